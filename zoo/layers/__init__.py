@@ -1,0 +1,8 @@
+"""Custom layers: highway layers and residual units."""
+
+from zoo.layers.highway import Highway
+from zoo.layers.highway_conv import HighwayConv
+from zoo.layers.highway_dense import HighwayDense
+from zoo.layers.preact_residual import PreActResidual
+
+__all__ = ["Highway", "HighwayConv", "HighwayDense", "PreActResidual"]

@@ -1,0 +1,110 @@
+"""What the builders share: variants, the record of how a model was built, checks."""
+
+import difflib
+import functools
+import inspect
+import json
+
+import keras
+
+from zoo.layers.initializers import fork
+
+
+def builder(function=None, *, variants=None):
+    """Makes a public builder: looks up variants and records the arguments.
+
+    With `variants`, a table {name: {argument: value}}, the builder's first argument
+    is a variant's name; its row gives the defaults, the call overrides them.
+    The model remembers builder and arguments in `zoo_spec`, a JSON string that
+    export writes on the card.
+    """
+    if function is None:
+        return functools.partial(builder, variants=variants)
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def build(*args, **kwargs):
+        if variants is not None and args:
+            variant, *args = args
+            row = variants[known("variant", variant, variants)]
+            kwargs = {**row, **kwargs}
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        model = function(*bound.args, **bound.kwargs)
+        arguments = {k: v for k, v in bound.arguments.items() if k != "name"}
+        model.zoo_spec = json.dumps(
+            {"builder": function.__name__, "arguments": arguments}, default=_jsonable
+        )
+        return model
+
+    if variants is not None:
+        variant = inspect.Parameter(
+            "variant", inspect.Parameter.POSITIONAL_ONLY, default=None
+        )
+        parameters = signature.parameters.values()
+        build.__signature__ = signature.replace(parameters=[variant, *parameters])
+    return build
+
+
+def _jsonable(value):
+    return keras.saving.serialize_keras_object(value)
+
+
+def known(what, value, names):
+    """`value` if it is one of `names`; else ValueError with the nearest first."""
+    names = list(names)
+    if value in names:
+        return value
+    near = difflib.get_close_matches(str(value), names, len(names), 0.0)
+    raise ValueError(
+        f"`{what}` must be one of {', '.join(near or names)}. "
+        f"Received: {what}={value!r}"
+    )
+
+
+def check_int(name, value, minimum=1):
+    """ValueError unless `value` is an integer of at least `minimum`."""
+    if type(value) is not int or value < minimum:
+        raise ValueError(
+            f"`{name}` must be an integer of at least {minimum}. "
+            f"Received: {name}={value!r}"
+        )
+
+
+def check_image_shape(input_shape, minimum=1):
+    """`input_shape` as (height, width, channels); None is an open height or width."""
+    shape = tuple(input_shape)
+    sizes = [n for n in shape[:2] if n is not None]
+    if (
+        len(shape) != 3
+        or not all(type(n) is int and n > 0 for n in sizes)
+        or type(shape[2]) is not int
+        or shape[2] < 1
+    ):
+        raise ValueError(
+            "`input_shape` must be (height, width, channels) of positive integers, "
+            f"height and width perhaps None. Received: input_shape={input_shape}"
+        )
+    if sizes and min(sizes) < minimum:
+        raise ValueError(
+            f"`input_shape`: this net needs images of at least {minimum}×{minimum} "
+            f"pixels. Received: input_shape={input_shape}"
+        )
+    return shape
+
+
+def layer_names(prefix, count):
+    """prefix_01, prefix_02, …: zero-padded, so that they sort by depth."""
+    digits = max(2, len(str(count)))
+    return [f"{prefix}_{i:0{digits}d}" for i in range(1, count + 1)]
+
+
+def logits_layer(num_classes, kernel_initializer, bias_initializer="zeros"):
+    """The last layer: float32 whatever the policy, so that losses stay finite."""
+    return keras.layers.Dense(
+        num_classes,
+        kernel_initializer=fork(kernel_initializer, "logits"),
+        bias_initializer=fork(bias_initializer, "logits_bias"),
+        dtype="float32",
+        name="logits",
+    )

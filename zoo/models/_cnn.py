@@ -1,0 +1,160 @@
+"""The convolutional stack that highway_cnn and plain_cnn share."""
+
+import math
+
+import keras
+
+from zoo.layers.initializers import fork
+from zoo.models._builder import (
+    check_image_shape,
+    check_int,
+    known,
+    layer_names,
+    logits_layer,
+)
+
+HEADS = ("conv_gap", "dense")
+
+
+def he_fan_in():
+    """N(0, √(2/fan_in)), not truncated: the draw of the authors' own CNN files."""
+    return keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
+
+
+def conv_stack(
+    make_layer,
+    layer_prefix,
+    input_shape,
+    num_classes,
+    stages,
+    stem_kernel,
+    stem_padding,
+    pool,
+    dropout,
+    head,
+    rescale,
+    kernel_initializer,
+    head_initializer,
+    name,
+):
+    """dropout → plain convolution → layers → pool, stage by stage, then the head.
+
+    `make_layer(name, filters, salt)` returns one layer; a plain convolution comes
+    before a stage only where the width changes.
+    """
+    check_int("num_classes", num_classes)
+    stages = _check_stages(stages)
+    known("head", head, HEADS)
+    known("stem_padding", stem_padding, ("same", "valid"))
+    check_int("stem_kernel", stem_kernel)
+    pools = _check_pools(pool, len(stages))
+    dropouts = _check_dropouts(dropout, len(stages) + 1)
+    minimum = stem_kernel if stem_padding == "valid" else 1
+    input_shape = check_image_shape(input_shape, minimum)
+    if head == "dense" and None in input_shape:
+        raise ValueError(
+            "`input_shape` must be known for head='dense'; head='conv_gap' takes any "
+            f"size. Received: input_shape={input_shape}"
+        )
+    kernels = keras.initializers.get(kernel_initializer or he_fan_in())
+
+    def convolution(name, filters, size, padding="same"):
+        return keras.layers.Conv2D(
+            filters,
+            size,
+            padding=padding,
+            activation="relu",
+            data_format="channels_last",
+            kernel_initializer=fork(kernels, name),
+            name=name,
+        )
+
+    def drop(name, rate, x):
+        return keras.layers.Dropout(rate, name=name)(x) if rate else x
+
+    x = inputs = keras.Input(input_shape, name="image")
+    if rescale != 1:
+        x = keras.layers.Rescaling(rescale, name="rescale")(x)
+    names = iter(layer_names(layer_prefix, sum(count for _, count in stages)))
+    width = None
+    for stage, (filters, count) in enumerate(stages, 1):
+        x = drop(f"dropout_{stage}", dropouts[stage - 1], x)
+        if stage == 1:
+            x = convolution("stem", filters, stem_kernel, stem_padding)(x)
+        elif filters != width:
+            x = convolution(f"widen_{stage}", filters, 3)(x)
+        width = filters
+        for _ in range(count):
+            x = make_layer(next(names), filters, kernels)(x)
+        if stage <= len(pools):
+            size, strides = pools[stage - 1]
+            x = keras.layers.MaxPooling2D(  # "same" rounds up, as Caffe does
+                size,
+                strides,
+                "same",
+                data_format="channels_last",
+                name=f"pool_{stage}",
+            )(x)
+    if head == "conv_gap":  # Lin et al. 2014; [T15] §3.3
+        x = convolution("head_conv", 100, 1)(x)
+        x = keras.layers.GlobalAveragePooling2D("channels_last", name="gap")(x)
+    x = drop("dropout_head", dropouts[-1], x)
+    if head == "dense":
+        x = keras.layers.Flatten("channels_last", name="flatten")(x)
+    head_kernel = keras.initializers.get(head_initializer or kernels)
+    x = logits_layer(num_classes, head_kernel)(x)
+    return keras.Model(inputs, x, name=name)
+
+
+def depth_of(stages, head):
+    """Weight layers on the main path, gates excluded: stem, stages, head."""
+    widths = [filters for filters, _ in stages]
+    plain = 1 + sum(a != b for a, b in zip(widths, widths[1:], strict=False))
+    return plain + sum(count for _, count in stages) + (2 if head == "conv_gap" else 1)
+
+
+def _check_stages(stages):
+    try:
+        stages = [(filters, count) for filters, count in stages]
+        for filters, count in stages:
+            check_int("stages", filters)
+            check_int("stages", count, 0)
+        if not stages:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ValueError(
+            "`stages` must be pairs (filters, layers) of positive integers, such as "
+            f"[(32, 4), (80, 5)]. Received: stages={stages!r}"
+        ) from None
+    return stages
+
+
+def _check_pools(pool, stages):
+    """[(size, strides)] for the first stages; an int pools between stages."""
+    if type(pool) is int:
+        pool = [(pool, pool)] * (stages - 1)
+    try:
+        pools = [(p, p) if type(p) is int else tuple(p) for p in pool]
+        for size, strides in pools:
+            check_int("pool", size)
+            check_int("pool", strides)
+        if len(pools) not in (stages - 1, stages):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ValueError(
+            "`pool` must be a positive integer, or (size, strides) for each stage or "
+            f"each but the last ({stages} stages). Received: pool={pool!r}"
+        ) from None
+    return pools
+
+
+def _check_dropouts(dropout, places):
+    rates = [dropout] * places if isinstance(dropout, (int, float)) else list(dropout)
+    if len(rates) != places or not all(
+        isinstance(r, (int, float)) and math.isfinite(r) and 0 <= r < 1 for r in rates
+    ):
+        raise ValueError(
+            "`dropout` must be a rate in [0, 1), or one before each stage and one "
+            f"before the logits ({places}). Received: dropout={dropout!r}"
+        )
+    return rates

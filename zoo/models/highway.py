@@ -1,0 +1,203 @@
+"""Highway networks: dense and convolutional."""
+
+from collections.abc import Sequence
+
+import keras
+
+from zoo.layers import HighwayConv, HighwayDense
+from zoo.layers.initializers import fork
+from zoo.models._builder import builder
+from zoo.models._cnn import conv_stack
+from zoo.models._mlp import dense_stack
+
+_MNIST_10 = {
+    "input_shape": (28, 28, 1),
+    "stages": ((32, 2), (32, 3), (32, 3)),
+    "stem_kernel": 5,
+    "stem_padding": "valid",
+    "pool": ((3, 2), (3, 2), (2, 2)),
+    "dropout": (0.2, 0.3, 0.4, 0.5),
+    "head": "dense",
+    "gate_bias": -1.0,
+    "rescale": 1 / 256,
+    "head_initializer": {"class_name": "RandomNormal", "config": {"stddev": 0.1}},
+}
+
+#: Variant → arguments of `highway_cnn`. The trained nets of "Training Very Deep
+#: Networks", §3.2 (the authors' Caffe files fix what the paper leaves open).
+HIGHWAY_VARIANTS = {
+    "mnist_10": _MNIST_10,
+    "mnist_10_w16": {**_MNIST_10, "stages": ((16, 2), (16, 3), (16, 3))},
+}
+
+
+@builder
+def highway_mlp(
+    input_shape: Sequence[int] = (784,),
+    num_classes: int = 10,
+    depth: int = 10,
+    units: int = 50,
+    activation: str = "relu",
+    gate_bias: float = -2.0,
+    *,
+    carry: str = "coupled",
+    rescale: float | None = None,
+    kernel_initializer="he_normal",
+    gate_kernel_initializer="glorot_uniform",
+    bias_initializer="zeros",
+    name: str | None = None,
+) -> keras.Model:
+    """Dense highway network: one plain layer, then depth − 1 highway layers.
+
+    Args:
+        input_shape: (height, width, channels), flattened in the model whose input
+            is then `image`; or (features,), input `features`.
+        num_classes: classes, 10 by default.
+        depth: weight layers without the softmax layer, as the paper counts: 10 is
+            the stem and 9 highway layers.
+        units: width of all layers, 50 by default (the paper's).
+        activation: of the stem and of each H; "relu" or "tanh" in the paper.
+        gate_bias: initial bias of the transform gates, −2 by default. The deeper,
+            the more negative: −5 at depth 50, −8 at 900 trained well on digits.
+        carry: as in `HighwayDense`.
+        rescale: factor on the raw input; None is 1/255 for images, 1 for vectors.
+        kernel_initializer: of stem, H and logits.
+        gate_kernel_initializer: of the gates.
+        bias_initializer: of all biases but the gates'.
+        name: of the model.
+
+    Returns:
+        An uncompiled `keras.Model` of raw inputs that gives logits
+        `(batch, num_classes)`, float32.
+
+    Raises:
+        ValueError: an argument out of its range, with the rule.
+
+    Example:
+        >>> import zoo
+        >>> zoo.highway_mlp((8, 8, 1), depth=51, units=64).count_params()
+        420810
+
+    Reference:
+        Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", §3.1.
+    """
+
+    def layer(name, kernels, biases):
+        return HighwayDense(
+            units,
+            activation,
+            gate_bias,
+            carry,
+            kernel_initializer=kernels,
+            gate_kernel_initializer=fork(gate_kernels, name),
+            bias_initializer=biases,
+            name=name,
+        )
+
+    gate_kernels = keras.initializers.get(gate_kernel_initializer)
+    return dense_stack(
+        layer,
+        "highway",
+        input_shape,
+        num_classes,
+        depth,
+        units,
+        activation,
+        kernel_initializer,
+        bias_initializer,
+        rescale,
+        name or f"highway_mlp_{depth}",
+    )
+
+
+@builder(variants=HIGHWAY_VARIANTS)
+def highway_cnn(
+    *,
+    input_shape: Sequence[int | None] = (32, 32, 3),
+    num_classes: int = 10,
+    stages: Sequence[tuple[int, int]] = ((32, 4), (80, 5), (128, 5)),
+    stem_kernel: int = 3,
+    stem_padding: str = "same",
+    pool: int | Sequence = 2,
+    dropout: float | Sequence[float] = 0.2,
+    head: str = "conv_gap",
+    gate_bias: float = -2.0,
+    carry: str = "coupled",
+    rescale: float = 1 / 255,
+    kernel_initializer=None,
+    head_initializer=None,
+    name: str | None = None,
+) -> keras.Model:
+    """Convolutional highway network: stages of highway layers of one width.
+
+    Each stage: dropout → a plain convolution where the width changes → its highway
+    layers → max-pool. `highway_cnn("mnist_10")` takes a row of `HIGHWAY_VARIANTS`,
+    of which any argument can be overridden; the defaults are the layers of the
+    19-layer CIFAR net.
+
+    Args:
+        variant: name of a row of `HIGHWAY_VARIANTS`, positional.
+        input_shape: (height, width, channels); height and width may be None under
+            head="conv_gap".
+        num_classes: classes, 10 by default.
+        stages: (filters, highway layers) of each stage.
+        stem_kernel: size of the first convolution.
+        stem_padding: "same", or "valid" as in the MNIST nets.
+        pool: max-pool between the stages; or (size, strides) after each stage, or
+            each but the last. Pools round up.
+        dropout: a rate; or one before each stage and one before the logits.
+        head: "conv_gap": 1×1 convolution of 100 channels, ReLU, global average;
+            "dense": flatten.
+        gate_bias: initial bias of the transform gates: −2 in the CIFAR nets, −1 in
+            the MNIST nets.
+        carry: as in `HighwayConv`.
+        rescale: factor on the raw pixels.
+        kernel_initializer: of all kernels but the logits'; None is N(0, √(2/fan_in)),
+            untruncated, as in the authors' files.
+        head_initializer: of the logits' kernel; None is `kernel_initializer`.
+        name: of the model.
+
+    Returns:
+        An uncompiled `keras.Model` of raw pixels, input `image`, that gives logits
+        `(batch, num_classes)`, float32.
+
+    Raises:
+        ValueError: an unknown variant, with the known ones; an argument out of its
+            range, with the rule.
+
+    Example:
+        >>> import zoo
+        >>> zoo.highway_cnn("mnist_10").count_params()
+        151690
+
+    Reference:
+        Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", §3.2–3.3.
+    """
+
+    def layer(name, filters, kernels):
+        return HighwayConv(
+            filters,
+            gate_bias=gate_bias,
+            carry=carry,
+            kernel_initializer=fork(kernels, name),
+            gate_kernel_initializer=fork(kernels, name + "_gate"),
+            data_format="channels_last",
+            name=name,
+        )
+
+    return conv_stack(
+        layer,
+        "highway",
+        input_shape,
+        num_classes,
+        stages,
+        stem_kernel,
+        stem_padding,
+        pool,
+        dropout,
+        head,
+        rescale,
+        kernel_initializer,
+        head_initializer,
+        name or "highway_cnn",
+    )

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import numbers
 
 import keras
 from keras import ops
@@ -356,12 +357,8 @@ def check_gate_bias(value):
     """`value` as a float, or None; ValueError for anything but a finite number."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        try:
-            value = value.item()  # a NumPy scalar
-        except AttributeError:
-            value = math.nan
-    if not math.isfinite(value):
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
         raise ValueError(
             f"`gate_bias` must be a finite number. Received: gate_bias={value!r}"
         )

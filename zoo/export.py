@@ -1,0 +1,183 @@
+"""SavedModels with named endpoints and a card."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import tempfile
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from zoo.analysis import gates
+
+CARD = "card.json"
+
+
+def export_saved_model(
+    model: keras.Model,
+    path: str | os.PathLike,
+    *,
+    card: dict | None = None,
+    overwrite: bool = False,
+) -> pathlib.Path:
+    """Writes a model as a TensorFlow SavedModel with a card.
+
+    The SavedModel runs without this package. Its endpoints, which are signatures and
+    attributes of the loaded object alike, take raw inputs by name:
+
+    - `serve(image)`, float32 → {"logits", "probabilities"}; also the default;
+    - `serve_uint8(image)`, the same for uint8 pixels, where the input is an image;
+    - `gates(image)`, float32 → {"stage_1", …}: T of the highway layers of a stage,
+      `(layers, batch, …)`, where the model has some. A stage is a run of layers of
+      one shape; their names stand on the card.
+
+    `card.json` holds what `zoo.load` needs to rebuild the live model, and the SHA-256
+    of every other file. The folder is written beside `path` and renamed into place.
+
+    Args:
+        model: functional or Sequential model with one input, giving logits.
+        path: folder to make.
+        card: what else is known of the net: data set, recipe, accuracy, …
+        overwrite: replaces a folder that holds an exported model. False by default.
+
+    Returns:
+        `path`.
+
+    Raises:
+        ValueError: `path` exists and may not be replaced; the model has several
+            inputs or outputs.
+
+    Example:
+        >>> import tempfile, zoo
+        >>> model = zoo.highway_mlp((8, 8, 1), depth=3, units=8)
+        >>> path = zoo.export.export_saved_model(model, tempfile.mkdtemp() + "/net")
+        >>> zoo.load_served(path).serve(image=[[[[3.0]] * 8] * 8])["logits"].shape
+        TensorShape([1, 10])
+    """
+    path = pathlib.Path(path)
+    if len(model.inputs) != 1 or len(model.outputs) != 1:
+        raise ValueError(
+            "`model` must have one input and one output. Received: "
+            f"{len(model.inputs)} inputs, {len(model.outputs)} outputs"
+        )
+    if path.exists() and not (overwrite and (path / CARD).is_file()):
+        raise ValueError(
+            f"`path` must not exist, or be an exported model together with "
+            f"overwrite=True. Received: path={str(path)!r}"
+        )
+    model = _undistributed(model)
+    endpoints = _endpoints(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as work:
+        written = pathlib.Path(work) / path.name
+        _write(model, endpoints, written)
+        full_card = {**_facts(model, endpoints), **(card or {})}
+        full_card["sha256"] = hashes(written)
+        text = json.dumps(full_card, indent=2, ensure_ascii=False) + "\n"
+        (written / CARD).write_text(text, encoding="utf-8")
+        if path.exists():
+            path.rename(pathlib.Path(work) / "replaced")
+        written.rename(path)
+    return path
+
+
+def hashes(folder: pathlib.Path) -> dict[str, str]:
+    """SHA-256 of every file of a SavedModel but its card, by relative name."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {
+        p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in files
+        if p.name != CARD
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    names = ("tensorflow", "keras", "numpy", "tensorflow-datasets")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"python": platform.python_version(), **found}
+
+
+def _undistributed(model):
+    """The model, or its copy where a strategy keeps its variables on replicas."""
+    distributed = (tf.distribute.DistributedValues,)
+    if not any(isinstance(w.value, distributed) for w in model.weights):
+        return model
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    copy.zoo_spec = getattr(model, "zoo_spec", None)
+    return copy
+
+
+def _endpoints(model):
+    """{name: tf.function} of the model."""
+    given = model.inputs[0]
+    name, shape = given.name, tuple(given.shape)
+
+    def endpoint(function, dtype="float32"):
+        signature = [tf.TensorSpec(shape, dtype, name=name)]
+        return tf.function(function, input_signature=signature, autograph=False)
+
+    def serve(x):
+        logits = model(ops.cast(x, "float32"), training=False)
+        return {"logits": logits, "probabilities": ops.softmax(logits)}
+
+    endpoints = {"serve": endpoint(serve)}
+    if name == "image":
+        endpoints["serve_uint8"] = endpoint(serve, "uint8")
+    sizes = _stage_sizes(model)
+    if sizes:
+        probe = gates.gates_model(model)
+
+        def gates_of(x):
+            flat = probe(x, training=False)
+            flat = iter(flat if isinstance(flat, list) else [flat])
+            return {
+                f"stage_{i}": ops.stack([next(flat) for _ in names])
+                for i, names in enumerate(sizes, 1)
+            }
+
+        endpoints["gates"] = endpoint(gates_of)
+    return endpoints
+
+
+def _stage_sizes(model):
+    """Names of the highway layers, stage by stage."""
+    if not any(isinstance(layer, gates.BaseHighway) for layer in model.layers):
+        return []
+    return [[layer.name for layer in stage] for stage in gates.stages(model)]
+
+
+def _write(model, endpoints, path):
+    root = tf.train.Checkpoint()
+    for name, function in endpoints.items():
+        setattr(root, name, function)
+    root.weights = {w.path: w.value for w in model.weights}
+    root.variables = list(root.weights.values())
+    root.trainable_variables = [w.value for w in model.trainable_weights]
+    root.non_trainable_variables = [w.value for w in model.non_trainable_weights]
+    signatures = {**endpoints, "serving_default": endpoints["serve"]}
+    tf.saved_model.save(root, str(path), signatures=signatures)
+
+
+def _facts(model, endpoints):
+    """What the card says of any model."""
+    given = model.inputs[0]
+    spec = getattr(model, "zoo_spec", None)
+    return {
+        "format": 1,
+        "name": model.name,
+        "built_by": json.loads(spec) if spec else None,
+        "config": json.loads(model.to_json()),
+        "input": {"name": given.name, "shape": list(given.shape)},
+        "endpoints": sorted(endpoints),
+        "parameters": model.count_params(),
+        "trainable_parameters": sum(int(ops.size(w)) for w in model.trainable_weights),
+        "gates": {f"stage_{i}": s for i, s in enumerate(_stage_sizes(model), 1)},
+        "weights": {w.path: list(w.shape) for w in model.weights},
+        "versions": versions(),
+    }

@@ -1,0 +1,149 @@
+"""Trained nets by name or path, live or served."""
+
+import functools
+import json
+import os
+import pathlib
+
+import keras
+import tensorflow as tf
+
+from zoo import models
+from zoo.export import CARD, hashes
+from zoo.models._builder import known
+
+PLACES = (
+    pathlib.Path(__file__).parent / "saved_models",  # an installed wheel
+    pathlib.Path(__file__).parents[1] / "saved_models",  # a checkout
+)
+
+
+def list_pretrained() -> list[str]:
+    """Names that `load` and `load_served` take.
+
+    Example:
+        >>> import zoo
+        >>> isinstance(zoo.list_pretrained(), list)
+        True
+    """
+    return sorted(_pretrained())
+
+
+def load(name: str | os.PathLike) -> keras.Model:
+    """A trained net as a live Keras model: predict, fit, analyse.
+
+    Args:
+        name: a name of `list_pretrained()`, the folder of an exported model, or the
+            directory of a finished run.
+
+    Returns:
+        An uncompiled `keras.Model` with the trained weights.
+
+    Raises:
+        ValueError: an unknown name, with the known ones nearest first; a file that
+            differs from its SHA-256 on the card; weights that do not fit.
+    """
+    path, card = _open(name)
+    built_by = card.get("built_by")
+    if built_by:
+        builder = known("builder", built_by["builder"], models.__all__)
+        model = getattr(models, builder)(**built_by["arguments"], name=card["name"])
+    else:
+        model = keras.models.model_from_json(json.dumps(card["config"]))
+    reader = tf.train.load_checkpoint(str(path / "variables" / "variables"))
+    expected = {w.path: list(w.shape) for w in model.weights}
+    if expected != card["weights"]:
+        differing = sorted(expected.items() ^ card["weights"].items(), key=str)
+        raise ValueError(
+            f"The weights in {path} are not those of the net on its card; first "
+            f"difference: {differing[0]}"
+        )
+    for weight in model.weights:
+        escaped = weight.path.replace(".", "..").replace("/", ".S")
+        key = f"weights/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
+        weight.assign(reader.get_tensor(key))
+    return model
+
+
+class Served:
+    """The endpoints of a SavedModel as methods.
+
+    It keeps the SavedModel alive: TensorFlow's own functions fail once the object
+    that they were loaded with is gone.
+    """
+
+    def __init__(self, path, card):
+        self.card = card
+        self._loaded = tf.saved_model.load(str(path))
+
+    def __getattr__(self, name):
+        if name not in self.card["endpoints"]:
+            raise AttributeError(
+                f"no endpoint {name!r}; there are {', '.join(self.card['endpoints'])}"
+            )
+        return functools.partial(self._call, name)
+
+    def _call(self, endpoint, *args, **kwargs):
+        return getattr(self._loaded, endpoint)(*args, **kwargs)
+
+
+def load_served(name: str | os.PathLike) -> Served:
+    """A trained net as TensorFlow functions, without Keras.
+
+    Args:
+        name: as for `load`.
+
+    Returns:
+        `Served`: `.serve(image)` → {"logits", "probabilities"}, `.gates(image)` →
+        {"stage_1", …}, and the `.card`.
+
+    Raises:
+        ValueError: as for `load`.
+    """
+    return Served(*_open(name))
+
+
+def _pretrained():
+    """{name: folder}; $ZOO_SAVED_MODELS comes before the package and the checkout."""
+    places = [*PLACES]
+    if "ZOO_SAVED_MODELS" in os.environ:
+        places.insert(0, pathlib.Path(os.environ["ZOO_SAVED_MODELS"]))
+    found = {}
+    for place in reversed(places):
+        found.update(
+            {card.parent.name: card.parent for card in place.glob(f"*/{CARD}")}
+        )
+    return found
+
+
+def _open(name):
+    """(folder, card) of a name or path, its files checked against the card."""
+    path = pathlib.Path(name)
+    folders = [path, path / "saved_model"]
+    path = next((p for p in folders if (p / CARD).is_file()), None)
+    if path is None:
+        found = _pretrained()
+        if not found and str(name) not in found:
+            raise ValueError(
+                "`name` must be the folder of an exported model; no pretrained net is "
+                f"installed. Received: name={str(name)!r}"
+            )
+        path = found[known("name", str(name), found)]
+    try:
+        card = json.loads((path / CARD).read_text(encoding="utf-8"))
+        recorded = card["sha256"]
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{path / CARD} cannot be read as a card: {error}") from None
+    if card.get("format") != 1:
+        raise ValueError(
+            f"{path / CARD} has a format of a newer zoo. "
+            f"Received: format={card.get('format')!r}, known: 1"
+        )
+    actual = hashes(path)
+    for file in sorted(recorded.keys() | actual.keys()):
+        if recorded.get(file) != actual.get(file):
+            raise ValueError(
+                f"{path / file} is not the file on its card. SHA-256 on the card: "
+                f"{recorded.get(file)}, of the file: {actual.get(file)}"
+            )
+    return path, card

@@ -1,0 +1,40 @@
+"""Weight decay as the papers mean it: on kernels, through the gradient."""
+
+import math
+
+import keras
+
+
+def set_kernel_decay(model: keras.Model, rate: float) -> int:
+    """Adds `rate`·w to the gradient of every kernel w, and of nothing else.
+
+    This is the decay λ of Caffe and Torch files: a loss of λ/2·|w|². With SGD a
+    kernel without other gradient shrinks by 1 − learning rate·λ a step. Gate biases,
+    other biases and BN's γ and β are left alone, so that a gate keeps the bias it was
+    given. (The `weight_decay` of Keras' optimizers is another thing: decoupled, and
+    on every variable.)
+
+    Args:
+        model: built model. Call before the first training step.
+        rate: λ, 0 or more.
+
+    Returns:
+        The number of kernels under decay.
+
+    Raises:
+        ValueError: `rate` is negative or not finite.
+
+    Example:
+        >>> import zoo
+        >>> model = zoo.highway_mlp((8, 8, 1), depth=6, units=16)
+        >>> zoo.training.set_kernel_decay(model, 1e-4)
+        12
+    """
+    if not (isinstance(rate, (int, float)) and math.isfinite(rate) and rate >= 0):
+        raise ValueError(f"`rate` must be a number ≥ 0. Received: rate={rate!r}")
+    kernels = [
+        w for w in model.trainable_weights if w.path.rsplit("/", 1)[-1] == "kernel"
+    ]
+    for kernel in kernels:
+        kernel.regularizer = keras.regularizers.L2(rate / 2) if rate else None
+    return len(kernels)

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from zoo.models._builder import known
+from zoo._checks import known
 
 STRATEGIES = ("auto", "one_device", "mirrored")
 

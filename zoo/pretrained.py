@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from zoo import models
+from zoo._checks import known
 from zoo.export import CARD, hashes
-from zoo.models._builder import known
 
 PLACES = (
     pathlib.Path(__file__).parent / "saved_models",  # an installed wheel

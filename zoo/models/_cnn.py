@@ -4,11 +4,10 @@ import math
 
 import keras
 
+from zoo._checks import check_int, known
 from zoo.layers.initializers import fork
 from zoo.models._builder import (
     check_image_shape,
-    check_int,
-    known,
     layer_names,
     logits_layer,
 )

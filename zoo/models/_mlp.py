@@ -2,10 +2,10 @@
 
 import keras
 
+from zoo._checks import check_int
 from zoo.layers.initializers import fork
 from zoo.models._builder import (
     check_image_shape,
-    check_int,
     layer_names,
     logits_layer,
 )

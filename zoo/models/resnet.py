@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import keras
 
+from zoo._checks import check_int
 from zoo.layers import PreActResidual
 from zoo.layers.preact_residual import batch_norm, he_fan_out
 from zoo.models._builder import (
     builder,
     check_image_shape,
-    check_int,
     layer_names,
     logits_layer,
 )

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import time
 import zipfile
 
 import keras
@@ -23,7 +24,7 @@ class Resume(keras.callbacks.Callback):
 
     Attributes:
         epoch: number of epochs done.
-        history: rows of metrics, one dict an epoch.
+        history: rows of metrics, one dict an epoch, with its seconds.
 
     Example:
         >>> import tempfile, zoo
@@ -78,8 +79,11 @@ class Resume(keras.callbacks.Callback):
             )
         return 0
 
+    def on_epoch_begin(self, epoch, logs=None):
+        self.began = time.perf_counter()
+
     def on_epoch_end(self, epoch, logs=None):
-        row = {"epoch": epoch + 1}
+        row = {"epoch": epoch + 1, "seconds": time.perf_counter() - self.began}
         row.update({key: float(value) for key, value in (logs or {}).items()})
         self.history = [*self.history[:epoch], row]
         self.epoch = epoch + 1

@@ -1,0 +1,1 @@
+"""Scripts that train, reproduce and export; run from a checkout."""

@@ -1,0 +1,135 @@
+"""Recipe configs: one module a result, its claim in the docstring.
+
+A module holds `CONFIG = Config(...)`; `load(name)` gives it, `names()` lists them.
+"""
+
+import ast
+import dataclasses
+import difflib
+import importlib
+import inspect
+import pathlib
+from typing import Any
+
+from zoo import models
+from zoo._checks import known
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Everything that a run's numbers depend on.
+
+    Attributes:
+        builder: name of a function of `zoo.models`.
+        model: its arguments.
+        dataset: name for `zoo.datasets.load`.
+        epochs, batch_size: of training.
+        optimizer: {"name": a Keras optimizer, its arguments …}.
+        decay: λ on kernels, see `zoo.training.set_kernel_decay`.
+        train_split: split trained on; "train" leaves "validation" for choosing.
+        seed: of weights, dropout and the order of the data.
+        strategy: of `zoo.distribution.strategy`.
+        jit_compile: whether Keras compiles the step with XLA; slower for unrolled
+            nets on a CPU.
+    """
+
+    builder: str
+    model: dict[str, Any]
+    dataset: str
+    epochs: int
+    batch_size: int
+    optimizer: dict[str, Any]
+    decay: float = 0.0
+    train_split: str = "train+validation"
+    seed: int = 0
+    strategy: str = "auto"
+    jit_compile: bool = False
+
+    def replace(self, **changes) -> "Config":
+        """A copy with other values; dicts are merged into the present ones."""
+        for key, value in changes.items():
+            if isinstance(value, dict):
+                changes[key] = {**getattr(self, key), **value}
+        return dataclasses.replace(self, **changes)
+
+    def set(self, assignment: str) -> "Config":
+        """A copy with one `key=value` set; `model.gate_bias=-3` reaches into dicts.
+
+        Raises:
+            ValueError: no `=`, an unknown field, or a value of another type.
+        """
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise ValueError(f"`--set` takes key=value. Received: {assignment!r}")
+        fields = self.flat()
+        if key not in fields:
+            # a name without its group: model.gate_bias for gate_bias
+            near = [name for name in fields if name.split(".")[-1] == key]
+            near += difflib.get_close_matches(key, fields, 5, 0.3)
+            raise ValueError(
+                f"`--set` takes a field of the config, such as "
+                f"{', '.join(dict.fromkeys(near)) or ', '.join(fields)}. "
+                f"Received: {key!r}"
+            )
+        value = _parse(key, text, fields[key])
+        group, dot, name = key.partition(".")
+        return self.replace(**{group: {name: value} if dot else value})
+
+    def flat(self) -> dict[str, Any]:
+        """All fields by dotted name, the builder's unset arguments included."""
+        fields = {}
+        for key, value in dataclasses.asdict(self).items():
+            if key == "model":
+                parameters = inspect.signature(
+                    getattr(models, known("builder", self.builder, models.__all__))
+                ).parameters
+                defaults = {
+                    name: parameter.default
+                    for name, parameter in parameters.items()
+                    if parameter.kind is not parameter.POSITIONAL_ONLY
+                }
+                value = {**defaults, **value}
+            if isinstance(value, dict):
+                fields.update({f"{key}.{k}": v for k, v in value.items()})
+            else:
+                fields[key] = value
+        return fields
+
+
+def names() -> list[str]:
+    """Names of all configs."""
+    return sorted(p.stem for p in pathlib.Path(__file__).parent.glob("[a-z]*.py"))
+
+
+def load(name: str) -> Config:
+    """The config of that name; ValueError lists the known ones, nearest first."""
+    known("name", name, names())
+    return importlib.import_module(f"{__name__}.{name}").CONFIG
+
+
+def claim(name: str) -> str:
+    """First line of the config's docstring."""
+    module = importlib.import_module(f"{__name__}.{known('name', name, names())}")
+    return module.__doc__.strip().splitlines()[0]
+
+
+def _parse(key, text, present):
+    """`text` as a Python literal of the type of the present value, if it has one."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = {"true": True, "false": False, "none": None, "null": None}.get(
+            text.lower(), text
+        )
+    if present is None or present is inspect.Parameter.empty:
+        return value
+    if isinstance(present, float) and type(value) is int:
+        return float(value)
+    kinds = (list, tuple) if isinstance(present, (list, tuple)) else (type(present),)
+    flexible = isinstance(present, str) and isinstance(value, dict)  # an initializer
+    if type(value) not in kinds and not flexible:
+        raise ValueError(
+            f"`{key}` must be of type {kinds[0].__name__}, such as {present!r}. "
+            f"Received: {key}={text}"
+        )
+    return value

@@ -1,0 +1,12 @@
+"""20 highway layers on scikit-learn's digits.
+
+    python recipes/train.py highway_mlp_digits_20
+
+As `highway_mlp_digits_50`, with the tutorial's own gate bias of −2.
+"""
+
+from recipes.configs import highway_mlp_digits_50
+
+CONFIG = highway_mlp_digits_50.CONFIG.replace(
+    model={"depth": 1 + 20, "gate_bias": -2.0}
+)

@@ -1,0 +1,341 @@
+"""Trains a recipe: data → strategy → fit → evaluate → gates figure → SavedModel.
+
+    python recipes/train.py highway_mlp_digits_50
+    python recipes/train.py --list
+    python recipes/train.py highway_mlp_digits_50 --seed 1 --run-dir runs/seed_1
+
+A run directory holds config.json, history.csv, metrics.json, gates.png and the trained
+net as a SavedModel. Stop it with Ctrl-C: the same command goes on after the last whole
+epoch. Wrong input ends with one sentence and exit code 2, before any training.
+"""
+
+import argparse
+import csv
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import shlex
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras  # noqa: E402
+
+from recipes import configs  # noqa: E402
+from recipes.configs import Config  # noqa: E402
+from zoo import analysis, datasets, distribution, export, models, training  # noqa: E402
+from zoo._checks import check_int, known  # noqa: E402
+
+METRICS = "metrics.json"  # written last: its presence says that a run is finished
+
+
+class Run:
+    """One training run in its directory. Making it checks everything; `fit` trains.
+
+    Args:
+        config: what to train.
+        directory: where; made if missing. One that holds the same config and is not
+            finished goes on.
+        name: of the trained net, on its card.
+
+    Raises:
+        ValueError, OSError: wrong input, before any training.
+    """
+
+    def __init__(self, config: Config, directory: pathlib.Path, name: str):
+        self.config, self.directory, self.name = config, pathlib.Path(directory), name
+        self.info = _check(config)
+        _claim(self.directory, config)
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(config.seed)
+        strategy = distribution.strategy(config.strategy)
+        with strategy.scope():
+            builder = getattr(models, config.builder)
+            self.model = builder(**config.model, name=name)
+            optimizer = keras.optimizers.get(
+                {
+                    "class_name": config.optimizer["name"],
+                    "config": {
+                        k: v for k, v in config.optimizer.items() if k != "name"
+                    },
+                }
+            )
+            self.model.compile(
+                optimizer,
+                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                metrics=["accuracy"],
+                jit_compile=config.jit_compile,
+            )
+            training.set_kernel_decay(self.model, config.decay)
+            self.resume = training.Resume(self.directory)
+            self.resume.restore(self.model)
+        self.data = datasets.load(
+            config.dataset,
+            config.train_split,
+            config.batch_size,
+            seed=config.seed,
+            epoch=self.resume.epoch,
+            epochs=None,
+        )
+        images = {
+            "train": self.info.num_train,
+            "train+validation": self.info.num_train + self.info.num_validation,
+        }
+        self.steps = -(-images[config.train_split] // config.batch_size)
+
+    def fit(self, *, verbose: int = 0, artefacts: bool = True, also=None) -> dict:
+        """Trains to the end and writes the results.
+
+        Args:
+            verbose: of `keras.Model.fit`.
+            artefacts: whether to write gates.png and the SavedModel too.
+            also: function of the trained model that returns further metrics.
+
+        Returns:
+            The content of metrics.json.
+        """
+        config = self.config
+        if self.resume.epoch < config.epochs:
+            self.model.fit(
+                self.data,
+                epochs=config.epochs,
+                initial_epoch=self.resume.epoch,
+                steps_per_epoch=self.steps,
+                callbacks=[
+                    self.resume,
+                    keras.callbacks.LambdaCallback(
+                        on_epoch_end=lambda epoch, logs: self._write_history()
+                    ),
+                ],
+                verbose=verbose,
+            )
+        metrics = self._metrics()
+        if also is not None:
+            metrics.update(also(self.model))
+        if artefacts:
+            self._draw_gates()
+            export.export_saved_model(
+                self.model,
+                self.directory / "saved_model",
+                card=self._card(metrics),
+                overwrite=True,
+            )
+        write(self.directory / METRICS, json.dumps(metrics, indent=2) + "\n")
+        self.resume.discard()
+        return metrics
+
+    def _metrics(self):
+        training.set_kernel_decay(self.model, 0.0)  # the loss is the cross-entropy
+
+        def evaluate(split):
+            data = datasets.load(self.config.dataset, split, self.config.batch_size)
+            return self.model.evaluate(data, verbose=0, return_dict=True)
+
+        validate = self.config.train_split == "train"
+        return {
+            "name": self.name,
+            "test": evaluate("test"),
+            "validation": evaluate("validation") if validate else None,
+            "parameters": self.model.count_params(),
+            "epochs": self.config.epochs,
+            "seconds": round(sum(row["seconds"] for row in self.resume.history), 2),
+            "seed": self.config.seed,
+            "versions": export.versions(),
+        }
+
+    def _card(self, metrics):
+        return {
+            "dataset": self.config.dataset,
+            "classes": list(self.info.class_names),
+            "config": _plain(self.config),
+            "metrics": metrics,
+        }
+
+    def _draw_gates(self):
+        try:
+            analysis.gated_layers(self.model)
+        except ValueError:
+            return  # a plain net
+        from zoo.analysis import plots
+
+        images, _ = datasets.arrays(self.config.dataset, "test")
+        one = analysis.trace(self.model, images[:1])
+        figure = plots.gate_figure(
+            analysis.gate_biases(self.model),
+            analysis.mean_gates(self.model, images[:2000]),
+            [gates[0] for gates in one.gates],
+            [output[0] for output in one.outputs[1:]],
+            title=f"{self.name} after training",
+        )
+        plots.save(figure, self.directory / "gates.png")
+
+    def _write_history(self):
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(self.resume.history[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.resume.history)
+        write(self.directory / "history.csv", text.getvalue())
+
+
+def _check(config):
+    """The data set's facts; ValueError where the config cannot be trained."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "recipes train on the TensorFlow backend. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+    known("builder", config.builder, models.__all__)
+    info = datasets.info(config.dataset)
+    known("train_split", config.train_split, ("train", "train+validation"))
+    for field in ("epochs", "batch_size"):
+        check_int(field, getattr(config, field))
+    check_int("seed", config.seed, 0)
+    shape = tuple(config.flat()["model.input_shape"])
+    if shape != tuple(info.image_shape):
+        raise ValueError(
+            f"`model.input_shape` must be the data set's image shape. Received: "
+            f"model.input_shape={shape}, {config.dataset} has "
+            f"{tuple(info.image_shape)}"
+        )
+    classes = config.flat()["model.num_classes"]
+    if classes != info.num_classes:
+        raise ValueError(
+            f"`model.num_classes` must be the data set's number of classes. Received: "
+            f"model.num_classes={classes}, {config.dataset} has {info.num_classes}"
+        )
+    return info
+
+
+def _claim(directory, config):
+    """Makes the directory this config's, or raises: finished, or another's."""
+    path = directory / "config.json"
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"`--run-dir` must be a directory. Received: {directory}")
+    if path.exists():
+        held = json.loads(path.read_text(encoding="utf-8"))
+        mine = _plain(config)
+        for key in sorted(mine.keys() | held.keys()):
+            if held.get(key) != mine.get(key):
+                raise ValueError(
+                    f"{directory} holds another run: {key} is {held.get(key)} there "
+                    f"and {mine.get(key)} here; choose another --run-dir."
+                )
+        if (directory / METRICS).exists():  # the last file that a run writes
+            raise ValueError(
+                f"{directory} holds this run, finished; choose another --run-dir, or "
+                "delete the directory to train anew."
+            )
+        return
+    if directory.exists() and any(directory.iterdir()):
+        raise ValueError(
+            f"{directory} holds other files and no config.json; choose another "
+            "--run-dir."
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    write(path, json.dumps(_plain(config), indent=2) + "\n")
+
+
+def holds(directory: pathlib.Path, config: Config) -> bool:
+    """Whether the directory's run has this config."""
+    path = directory / "config.json"
+    return path.exists() and json.loads(path.read_text("utf-8")) == _plain(config)
+
+
+def _plain(config):
+    """The config as JSON gives it back: lists for tuples, dotted names."""
+    fields = config.flat()
+    return json.loads(
+        json.dumps({k: v for k, v in fields.items() if k != "model.name"})
+    )
+
+
+def write(path: pathlib.Path, text: str):
+    """Writes a text file beside and renames it into place."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", nargs="?", help="a config; --list shows all")
+    parser.add_argument("--list", action="store_true", help="list the configs")
+    parser.add_argument("--epochs", type=int, help="epochs to train")
+    parser.add_argument("--seed", type=int, help="of weights, dropout and data order")
+    parser.add_argument(
+        "--strategy", help=f"one of {', '.join(distribution.STRATEGIES)}"
+    )
+    parser.add_argument("--run-dir", type=pathlib.Path, help="default: runs/NAME")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any field of the config, such as model.gate_bias=-3",
+    )
+    return parser.parse_args(argv)
+
+
+def configure(args) -> Config:
+    """The named config with the command line's changes."""
+    config = configs.load(args.name)
+    for assignment in args.set:
+        config = config.set(assignment)
+    given = {
+        key: value
+        for key in ("epochs", "seed", "strategy")
+        if (value := getattr(args, key)) is not None
+    }
+    return dataclasses.replace(config, **given)
+
+
+def print_list():
+    from rich import box, table
+    from rich.console import Console
+
+    listing = table.Table("config", "what it shows", box=box.SIMPLE)
+    for name in configs.names():
+        listing.add_row(name, configs.claim(name))
+    Console().print(listing)
+
+
+def main(argv=None) -> int:
+    args = parse(argv)
+    if args.list:
+        print_list()
+        return 0
+    if args.name is None:
+        print("error: give the name of a config; --list shows all", file=sys.stderr)
+        return 2
+    try:
+        config = configure(args)
+        directory = args.run_dir or pathlib.Path("runs") / args.name
+        run = Run(config, directory, args.name)
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    done = f", going on after epoch {run.resume.epoch}" if run.resume.epoch else ""
+    print(f"{args.name}: {run.model.count_params():,} parameters{done}")
+    try:
+        metrics = run.fit(verbose=1 if sys.stdout.isatty() else 2)
+    except KeyboardInterrupt:
+        command = shlex.join([sys.executable, *sys.argv])
+        print(
+            f"\nStopped after epoch {run.resume.epoch} of {config.epochs}; {directory} "
+            f"keeps what was reached. The same command goes on:\n  {command}"
+        )
+        return 130
+    test = metrics["test"]
+    print(
+        f"Test accuracy {test['accuracy']:.4f}, loss {test['loss']:.4f}, after "
+        f"{metrics['seconds']:.0f} s of training.\nIn {directory}: "
+        f"{', '.join(sorted(p.name for p in directory.iterdir()))}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

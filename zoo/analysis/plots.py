@@ -1,0 +1,159 @@
+"""Figures of the papers, drawn from the arrays of `zoo.analysis`.
+
+Every function returns a `matplotlib.figure.Figure`; `save(figure, path)` writes it.
+Colour maps keep their order in greyscale and for the colour-blind; no global state of
+matplotlib is touched.
+"""
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+
+def gate_figure(
+    biases, mean_gates, sample_gates, sample_outputs, *, title: str = ""
+) -> Figure:
+    """Four columns as in Fig. 2: biases, mean T, T for one sample, block outputs.
+
+    Each panel has a row for each layer and a column for each unit; convolutions
+    show the mean over pixels. Where the widths differ, narrow layers end early.
+
+    Args:
+        biases: `(layers, units)`, from `gate_biases`.
+        mean_gates: `(layers, units)`, from `mean_gates`.
+        sample_gates: `(layers, …, units)`, T for one image.
+        sample_outputs: `(layers, …, units)`, output of each layer for that image.
+        title: of the figure.
+
+    Returns:
+        The figure.
+
+    Reference:
+        Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", Fig. 2.
+    """
+    panels = (
+        ("Transform gate biases", _matrix(biases), "viridis", None),
+        ("Mean transform gate", _matrix(mean_gates), "viridis", (0, 1)),
+        ("Transform gate, one sample", _matrix(sample_gates), "viridis", (0, 1)),
+        ("Block output, one sample", _matrix(sample_outputs), "cividis", None),
+    )
+    layers = len(panels[0][1])
+    height = float(np.clip(0.11 * layers + 1.4, 3.2, 9))
+    figure = Figure(figsize=(13, height), layout="constrained")
+    axes = figure.subplots(1, 4, sharey=True)
+    for axis, (name, values, colours, limits) in zip(axes, panels, strict=True):
+        low, high = limits or (np.nanmin(values), np.nanmax(values))
+        image = axis.imshow(
+            values,
+            cmap=colours,
+            vmin=low,
+            vmax=high,
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0.5, values.shape[1] + 0.5, layers + 0.5, 0.5),
+        )
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("unit")
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.colorbar(image, ax=axis, location="bottom", shrink=0.9, aspect=30)
+    axes[0].set_ylabel("layer (depth)")
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def accuracy_figure(
+    groups: Mapping[str, Mapping[str, Sequence[float]]],
+    *,
+    xlabel: str,
+    reference: Mapping[str, Sequence[float]] | None = None,
+    chance: float | None = None,
+    title: str = "",
+) -> Figure:
+    """Test accuracy against a setting: each run a dot, the mean a line.
+
+    Args:
+        groups: {series: {setting: accuracies of its runs}}.
+        xlabel: name of the setting.
+        reference: {series: printed accuracy for each setting}, drawn as crosses.
+        chance: accuracy of guessing, a dashed line.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    axis = figure.subplots()
+    settings = list(dict.fromkeys(s for series in groups.values() for s in series))
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito
+    for i, (name, series) in enumerate(groups.items()):
+        colour, marker = colours[i % 4], "osD^"[i % 4]
+        offset = 0.06 * (i - (len(groups) - 1) / 2)
+        places = [settings.index(s) + offset for s in series]
+        for place, values in zip(places, series.values(), strict=True):
+            axis.plot([place] * len(values), values, marker, color=colour, alpha=0.35)
+        means = [np.mean(values) for values in series.values()]
+        axis.plot(places, means, "-", marker=marker, color=colour, label=name)
+        if reference and name in reference:
+            axis.plot(places, reference[name], "x", color=colour, ms=9, mew=2)
+    if reference:
+        axis.plot([], [], "x", color="0.3", ms=9, mew=2, label="printed (one seed)")
+    if chance is not None:
+        axis.axhline(chance, ls="--", color="0.5", label="chance")
+    axis.set_xticks(range(len(settings)), settings)
+    axis.set_xlabel(xlabel)
+    axis.set_ylabel("test accuracy")
+    axis.set_ylim(0, 1.02)
+    axis.legend(fontsize=8)
+    if title:
+        axis.set_title(title, fontsize=10)
+    return figure
+
+
+def gradient_figure(norms: Mapping[str, np.ndarray], *, title: str = "") -> Figure:
+    """Gradient norm of each layer on a log axis, from the input to the output.
+
+    Args:
+        norms: {net: norms of its layers}, from `gradient_norms`.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    axis = figure.subplots()
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+    styles = ("-", "--", "-.", ":")
+    for i, (name, values) in enumerate(norms.items()):
+        place = np.arange(1, len(values) + 1)
+        axis.plot(place, values, styles[i % 4], color=colours[i % 4], label=name)
+    axis.set_yscale("log")
+    axis.set_xlabel("layer (depth)")
+    axis.set_ylabel("norm of the transform kernel's gradient")
+    axis.legend(fontsize=8)
+    if title:
+        axis.set_title(title, fontsize=10)
+    return figure
+
+
+def save(figure: Figure, path: str | os.PathLike) -> pathlib.Path:
+    """Writes the figure as PNG, PDF or SVG by the suffix, renamed into place."""
+    path = pathlib.Path(path)
+    temporary = path.with_name(f".{path.name}.tmp{path.suffix}")
+    figure.savefig(temporary, dpi=130)
+    temporary.replace(path)
+    return path
+
+
+def _matrix(arrays):
+    """(layers, units): means over the axes between; NaN past a narrow layer's end."""
+    rows = [np.asarray(a, np.float64) for a in arrays]
+    rows = [row.mean(axis=tuple(range(row.ndim - 1))) for row in rows]
+    width = max(len(row) for row in rows)
+    return np.stack(
+        [np.pad(row, (0, width - len(row)), constant_values=np.nan) for row in rows]
+    )

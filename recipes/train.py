@@ -110,6 +110,7 @@ class Run:
                         on_epoch_end=lambda epoch, logs: self._write_history()
                     ),
                 ],
+                shuffle=False,  # the stream is shuffled already
                 verbose=verbose,
             )
         metrics = self._metrics()

@@ -4,5 +4,6 @@ from zoo.layers.highway import Highway
 from zoo.layers.highway_conv import HighwayConv
 from zoo.layers.highway_dense import HighwayDense
 from zoo.layers.preact_residual import PreActResidual
+from zoo.layers.scan_layers import ScanLayers
 
-__all__ = ["Highway", "HighwayConv", "HighwayDense", "PreActResidual"]
+__all__ = ["Highway", "HighwayConv", "HighwayDense", "PreActResidual", "ScanLayers"]

@@ -7,7 +7,7 @@ import numbers
 import keras
 from keras import ops
 
-from zoo.layers.initializers import fork
+from zoo.layers.initializers import fork, share_a_draw
 
 CARRIES = ("coupled", "separate", "identity")
 
@@ -60,7 +60,7 @@ class BaseHighway(keras.layers.Layer):
             if not half.built:
                 half.build(input_shape)
             output_shape = tuple(half.compute_output_shape(input_shape))
-            if output_shape[1:] != tuple(input_shape)[1:]:
+            if not _same_shape(output_shape[1:], tuple(input_shape)[1:]):
                 raise ValueError(
                     "A highway layer mixes H(x) with x, so its sublayers must keep "
                     "the shape of x; put a plain layer before it to change the "
@@ -175,6 +175,7 @@ class Highway(BaseHighway):
             )
         self.transform = transform
         self.own_gate = gate is None
+        self._came_built = transform.built, gate is not None and gate.built
         self.gate = self._twin("gate", gate_bias) if gate is None else self._take(gate)
         if carry == "separate":
             self.carry_gate = self._twin(
@@ -211,21 +212,19 @@ class Highway(BaseHighway):
                 f"Received: gate={last.name!r} with a linear activation"
             )
         mine = getattr(last, "kernel_initializer", None)
-        if mine is not None and mine is getattr(
-            self.transform, "kernel_initializer", None
-        ):
+        if share_a_draw(mine, getattr(self.transform, "kernel_initializer", None)):
             last.kernel_initializer = fork(mine, "gate")
         if self.gate_bias is None:
             return gate
         given = getattr(last, "bias_initializer", None)
-        zero = isinstance(given, keras.initializers.Zeros)
-        same = (
+        if not _has_bias(last):
+            given = None
+        if (
             isinstance(given, keras.initializers.Constant)
             and given.value == self.gate_bias
-        )
-        if same:
+        ):
             return gate
-        if not zero or last.built:
+        if not isinstance(given, keras.initializers.Zeros) or last.built:
             raise ValueError(
                 f"`gate_bias` cannot be set on the given gate {last.name!r}, which "
                 "has no bias of its own, another initial bias, or is built already; "
@@ -240,8 +239,13 @@ class Highway(BaseHighway):
 
     def get_config(self):
         config = super().get_config()
-        config["transform"] = _serialize_unbuilt(self.transform)
-        config["gate"] = None if self.own_gate else _serialize_unbuilt(self.gate)
+        halves = self.transform, None if self.own_gate else self.gate
+        for key, half, came_built in zip(
+            ("transform", "gate"), halves, self._came_built, strict=True
+        ):
+            config[key] = keras.saving.serialize_keras_object(half)
+            if half is not None and not came_built:
+                config[key] = _unbuilt(config[key])
         return config
 
     @classmethod
@@ -365,11 +369,34 @@ def check_gate_bias(value):
     return float(value)
 
 
-def _serialize_unbuilt(layer):
-    """The layer's config without its build shape: a copy is built by its parent,
-    so that weight paths start with the parent's name."""
-    config = keras.saving.serialize_keras_object(layer)
+def _same_shape(a, b):
+    """Whether two shapes agree where both are known."""
+    return len(a) == len(b) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(a, b, strict=True)
+    )
+
+
+def _has_bias(layer):
+    """Whether `bias_initializer` of the layer is the bias of what it returns."""
+    return (
+        getattr(layer, "use_bias", True)
+        and getattr(layer, "bias_axes", True)  # EinsumDense
+        and not isinstance(layer, keras.layers.RNN)
+    )
+
+
+def _unbuilt(config):
+    """A layer's config without its build shapes: a copy is built by its parent, as
+    the original was, so that weight paths start with the parent's name."""
     config.pop("build_config", None)
+    if config["class_name"] == "Sequential":
+        inner = config["config"]
+        inner.pop("build_input_shape", None)
+        inner["layers"] = [
+            _unbuilt(layer)
+            for layer in inner["layers"]
+            if layer["class_name"] != "InputLayer"
+        ]
     return config
 
 

@@ -3,6 +3,7 @@
 import zlib
 
 import keras
+from keras import ops
 
 
 def fork(initializer, salt):
@@ -30,3 +31,57 @@ def fork(initializer, salt):
     elif seed is not None:
         return initializer
     return type(initializer).from_config(config)
+
+
+def share_a_draw(one, other):
+    """Whether two initializers would draw alike: one object, or one seed."""
+    return one is not None and (
+        one is other or _seed(one) is not None and _seed(one) == _seed(other)
+    )
+
+
+def _seed(initializer):
+    if isinstance(initializer, keras.initializers.Initializer):
+        return initializer.get_config().get("seed")
+    return None
+
+
+def draw_stack(initializer, length, shape, dtype):
+    """`length` independent initial values in one draw, `(length, *shape)`.
+
+    The variance is that of a single `shape`: fans are counted without the first
+    axis. Initializers that Keras does not define are called once a copy, each time
+    with a seed of its own.
+    """
+    stacked = (length, *shape)
+    if isinstance(initializer, keras.initializers.VarianceScaling):
+        inputs, outputs = initializer.input_axes, initializer.output_axes
+        if inputs is None or outputs is None:
+            rank = len(shape)
+            field = list(range(rank - 2))  # of a convolution kernel
+            inputs = field + [rank - 2] if rank > 1 else list(range(rank))
+            outputs = field + [rank - 1] if rank > 1 else list(range(rank))
+        return keras.initializers.VarianceScaling(
+            initializer.scale,
+            initializer.mode,
+            initializer.distribution,
+            initializer.seed,
+            [axis % len(shape) + 1 for axis in inputs],
+            [axis % len(shape) + 1 for axis in outputs],
+        )(stacked, dtype)
+    if type(initializer) in _SHAPELESS:
+        return initializer(stacked, dtype)
+    if isinstance(initializer, keras.initializers.Constant):
+        return ops.broadcast_to(initializer(shape, dtype), stacked)
+    return ops.stack(
+        [fork(initializer, f"copy_{i}")(shape, dtype) for i in range(length)]
+    )
+
+
+_SHAPELESS = (
+    keras.initializers.Zeros,
+    keras.initializers.Ones,
+    keras.initializers.RandomNormal,
+    keras.initializers.RandomUniform,
+    keras.initializers.TruncatedNormal,
+)

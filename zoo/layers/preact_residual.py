@@ -125,7 +125,7 @@ class PreActResidual(keras.layers.Layer):
 
     def build(self, input_shape):
         channels = input_shape[-1]
-        shape = tuple(input_shape)
+        shape = (None, None, None, channels)  # the size plays no part in the weights
         self.norms, self.convs, self.projection = [], [], None
         for i, (size, width, strides) in enumerate(self._plan(), 1):
             norm = batch_norm(f"norm_{i}", dtype=self.dtype_policy)
@@ -140,7 +140,7 @@ class PreActResidual(keras.layers.Layer):
             self.projection = self._conv(
                 "projection", 1, self.output_filters, self.strides
             )
-            self.projection.build(input_shape)
+            self.projection.build((None, None, None, channels))
         elif channels > self.output_filters:
             raise ValueError(
                 "`shortcut='A'` pads channels with zeros and cannot drop any; use 'B'. "

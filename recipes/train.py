@@ -188,7 +188,7 @@ def _check(config):
             "recipes train on the TensorFlow backend. "
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
-    known("builder", config.builder, models.__all__)
+    known("builder", config.builder, models.BUILDERS)
     info = datasets.info(config.dataset)
     known("train_split", config.train_split, ("train", "train+validation"))
     for field in ("epochs", "batch_size"):

@@ -4,6 +4,8 @@ import importlib
 
 from zoo import layers, models
 from zoo.models import (
+    convert,
+    describe,
     highway_cnn,
     highway_mlp,
     plain_cnn,
@@ -22,6 +24,8 @@ _LAZY_NAMES = {
 }
 
 __all__ = [
+    "convert",
+    "describe",
     "highway_cnn",
     "highway_mlp",
     "layers",

@@ -129,27 +129,32 @@ def _endpoints(model):
     endpoints = {"serve": endpoint(serve)}
     if name == "image":
         endpoints["serve_uint8"] = endpoint(serve, "uint8")
-    sizes = _stage_sizes(model)
-    if sizes:
-        probe = gates.gates_model(model)
+    if _gate_names(model):
+        layers = gates.gated_layers(model)
+        found = [gates.Probe(layer)(layer.input)[0] for layer in layers]
+        probe = keras.Model(model.input, found)
 
         def gates_of(x):
-            flat = probe(x, training=False)
-            flat = iter(flat if isinstance(flat, list) else [flat])
+            found = iter(keras.tree.flatten(probe(x, training=False)))
             return {
-                f"stage_{i}": ops.stack([next(flat) for _ in names])
-                for i, names in enumerate(sizes, 1)
+                f"stage_{i}": ops.moveaxis(
+                    ops.concatenate([next(found) for _ in stage], axis=1), 1, 0
+                )
+                for i, stage in enumerate(gates.stages(model), 1)
             }
 
         endpoints["gates"] = endpoint(gates_of)
     return endpoints
 
 
-def _stage_sizes(model):
-    """Names of the highway layers, stage by stage."""
-    if not any(isinstance(layer, gates.BaseHighway) for layer in model.layers):
-        return []
-    return [[layer.name for layer in stage] for stage in gates.stages(model)]
+def _gate_names(model):
+    """{stage: names of its highway layers}; empty for a net without any."""
+    if not any(gates.is_gated(layer) for layer in model.layers):
+        return {}
+    return {
+        f"stage_{i}": [name for layer in stage for name in gates.names_of(layer)]
+        for i, stage in enumerate(gates.stages(model), 1)
+    }
 
 
 def _write(model, endpoints, path):
@@ -177,7 +182,7 @@ def _facts(model, endpoints):
         "endpoints": sorted(endpoints),
         "parameters": model.count_params(),
         "trainable_parameters": sum(int(ops.size(w)) for w in model.trainable_weights),
-        "gates": {f"stage_{i}": s for i, s in enumerate(_stage_sizes(model), 1)},
+        "gates": _gate_names(model),
         "weights": {w.path: list(w.shape) for w in model.weights},
         "versions": versions(),
     }

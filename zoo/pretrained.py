@@ -46,7 +46,7 @@ def load(name: str | os.PathLike) -> keras.Model:
     path, card = _open(name)
     built_by = card.get("built_by")
     if built_by:
-        builder = known("builder", built_by["builder"], models.__all__)
+        builder = known("builder", built_by["builder"], models.BUILDERS)
         model = getattr(models, builder)(**built_by["arguments"], name=card["name"])
     else:
         model = keras.models.model_from_json(json.dumps(card["config"]))

@@ -81,7 +81,7 @@ class Config:
         for key, value in dataclasses.asdict(self).items():
             if key == "model":
                 parameters = inspect.signature(
-                    getattr(models, known("builder", self.builder, models.__all__))
+                    getattr(models, known("builder", self.builder, models.BUILDERS))
                 ).parameters
                 defaults = {
                     name: parameter.default

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo.analysis._inputs import check_images, check_labels
+from zoo.layers import ScanLayers
 from zoo.layers.highway import BaseHighway
 
 
@@ -25,13 +26,13 @@ class Trace(NamedTuple):
     names: list[str]
 
 
-def gated_layers(model: keras.Model) -> list[BaseHighway]:
-    """The model's highway layers in order of depth.
+def gated_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """The model's highway layers, and its loops over such, in order of depth.
 
     Raises:
         ValueError: the model has none.
     """
-    layers = [layer for layer in model.layers if isinstance(layer, BaseHighway)]
+    layers = [layer for layer in model.layers if is_gated(layer)]
     if not layers:
         raise ValueError(
             "`model` must have highway layers; gradient_norms works on any net. "
@@ -40,7 +41,18 @@ def gated_layers(model: keras.Model) -> list[BaseHighway]:
     return layers
 
 
-def stages(model: keras.Model) -> list[list[BaseHighway]]:
+def is_gated(layer) -> bool:
+    """Whether it is a highway layer, or a `ScanLayers` of highway layers."""
+    layer = layer.template if isinstance(layer, ScanLayers) else layer
+    return isinstance(layer, BaseHighway)
+
+
+def names_of(layer) -> list[str]:
+    """Names of the layers that a layer stands for: one, or a loop's copies."""
+    return layer.copy_names if isinstance(layer, ScanLayers) else [layer.name]
+
+
+def stages(model: keras.Model) -> list[list[keras.layers.Layer]]:
     """The highway layers in runs of equal shape."""
     runs = []
     for layer in gated_layers(model):
@@ -51,9 +63,49 @@ def stages(model: keras.Model) -> list[list[BaseHighway]]:
     return runs
 
 
-def gates_model(model: keras.Model) -> keras.Model:
-    """A model with the same input and weights that gives each layer's gate T."""
-    return keras.Model(model.inputs, [_gate(layer) for layer in gated_layers(model)])
+def look_inside(layer, x, mask=None, open_gates=None):
+    """(output, T, states) of a highway layer or loop.
+
+    Args:
+        layer: one of `gated_layers`.
+        x: its input.
+        open_gates: `(copies,)`, factors on the gates; 0 closes one.
+
+    Returns:
+        The output; T `(copies, batch, …)`, float32; the output of each copy
+        `(copies, batch, …)`.
+    """
+
+    def copy(highway, x, extras):
+        transformed, gate, carry = highway.parts(x, mask)
+        if extras:
+            gate = gate * ops.cast(extras[0], gate.dtype)
+        y = highway.mix(x, transformed, gate, carry)
+        return y, (ops.cast(gate, "float32"), y)
+
+    extras = () if open_gates is None else (open_gates,)
+    if isinstance(layer, ScanLayers):
+        dtypes = ("float32", layer.state_dtype)
+        y, values = layer.map_copies(copy, x, extras, dtypes)
+        return y, *values
+    y, values = copy(layer, ops.cast(x, layer.variable_dtype), [e[0] for e in extras])
+    return y, *(value[None] for value in values)
+
+
+class Probe(keras.layers.Layer):
+    """Gates and outputs of a highway layer or loop of another model, batch first."""
+
+    def __init__(self, layer, reduce=False):
+        super().__init__(name=f"{layer.name}_probe", autocast=False)
+        self.inner, self.reduce = layer, reduce
+
+    def call(self, x, mask=None):
+        _, gates, states = look_inside(self.inner, x, mask)
+        if self.reduce:  # the mean over pixels, no states
+            axes = tuple(range(2, len(gates.shape) - 1))
+            gates = ops.mean(gates, axis=axes) if axes else gates
+            return ops.moveaxis(gates, 0, 1)
+        return ops.moveaxis(gates, 0, 1), ops.moveaxis(states, 0, 1)
 
 
 def trace(model: keras.Model, images, batch_size: int = 128) -> Trace:
@@ -78,14 +130,14 @@ def trace(model: keras.Model, images, batch_size: int = 128) -> Trace:
     """
     layers = gated_layers(model)
     images = check_images(model, images)
-    states = [layers[0].input, *(layer.output for layer in layers)]
-    probe = keras.Model(model.inputs, [*(_gate(layer) for layer in layers), *states])
-    arrays = _predict(probe, images, batch_size)
-    return Trace(
-        _stack(arrays[: len(layers)]),
-        _stack(arrays[len(layers) :]),
-        [layer.name for layer in layers],
-    )
+    outputs = [layers[0].input]
+    for layer in layers:
+        outputs.extend(Probe(layer)(layer.input))
+    first, *rest = _predict(keras.Model(model.input, outputs), images, batch_size)
+    gates = [gate for group in rest[::2] for gate in group.swapaxes(0, 1)]
+    states = [state for group in rest[1::2] for state in group.swapaxes(0, 1)]
+    names = [name for layer in layers for name in names_of(layer)]
+    return Trace(_stack(gates), _stack([first, *states]), names)
 
 
 def gate_biases(model: keras.Model) -> np.ndarray | list[np.ndarray]:
@@ -96,13 +148,15 @@ def gate_biases(model: keras.Model) -> np.ndarray | list[np.ndarray]:
     """
     biases = []
     for layer in gated_layers(model):
-        bias = getattr(layer.gate, "bias", None)
+        looped = isinstance(layer, ScanLayers)
+        gate = layer.template.gate if looped else layer.gate
+        bias = getattr(gate, "bias", None)
         if bias is None:
             raise ValueError(
                 "`model` must have gates with a bias. "
-                f"Received: {layer.name!r} with gate {layer.gate.name!r}"
+                f"Received: {layer.name!r} with gate {gate.name!r}"
             )
-        biases.append(ops.convert_to_numpy(bias))
+        biases.extend(layer.stack_of(bias).numpy() if looped else [bias.numpy()])
     return _stack(biases)
 
 
@@ -141,39 +195,21 @@ def gates_by_class(
     return means.swapaxes(0, 1) if isinstance(means, np.ndarray) else means
 
 
-class _Gate(keras.layers.Layer):
-    """T of a highway layer of another model."""
-
-    def __init__(self, highway):
-        super().__init__(name=f"{highway.name}_gate", autocast=False)
-        self.highway = highway
-
-    def call(self, x, mask=None):
-        _, gate, _ = self.highway.parts(x, mask)
-        return ops.cast(gate, "float32")
-
-
-def _gate(layer):
-    return _Gate(layer)(layer.input)
-
-
 def _class_means(model, images, labels, num_classes, batch_size):
     """For each layer the mean gate of each class, (classes, units) in float64."""
-    gates = []
-    for layer in gated_layers(model):
-        gate = _gate(layer)  # (batch, …, units)
-        spatial = tuple(range(1, len(gate.shape) - 1))
-        gates.append(ops.mean(gate, axis=spatial) if spatial else gate)
-    probe = keras.Model(model.inputs, gates)
+    gates = [Probe(layer, reduce=True)(layer.input) for layer in gated_layers(model)]
+    probe = keras.Model(model.input, gates)
     members = np.eye(num_classes)[labels]  # (images, classes)
-    sums = 0
+    sums = []
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
-        arrays = _predict(probe, images[part], batch_size)
-        sums = [
-            total + members[part].T @ array.astype(np.float64)
-            for total, array in zip(sums or [0.0] * len(arrays), arrays, strict=True)
+        arrays = [
+            gate.astype(np.float64)
+            for group in _predict(probe, images[part], batch_size)
+            for gate in group.swapaxes(0, 1)  # (batch, units)
         ]
+        sums = sums or [0.0] * len(arrays)
+        sums = [s + members[part].T @ a for s, a in zip(sums, arrays, strict=True)]
     counts = members.sum(0)[:, None]
     with np.errstate(invalid="ignore"):
         return [np.where(counts > 0, total, np.nan) / counts for total in sums]

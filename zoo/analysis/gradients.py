@@ -5,6 +5,8 @@ import numpy as np
 from keras import ops
 
 from zoo.analysis._inputs import check_images, check_labels
+from zoo.analysis.gates import is_gated
+from zoo.layers import ScanLayers
 from zoo.layers.highway import BaseHighway
 
 
@@ -36,20 +38,23 @@ def gradient_norms(model: keras.Model, images, labels) -> np.ndarray:
     """
     images = check_images(model, images)
     labels = check_labels(model, images, labels)
-    groups = [_kernels(layer) for layer in _weight_layers(model)]
+    layers = _weight_layers(model)
+    groups = [_kernels(layer) for layer in layers]
     variables = [variable for group in groups for variable in group]
     gradients = iter(_gradients(model, images, labels, variables))
-    return np.array(
-        [
-            np.sqrt(sum(np.sum(np.square(next(gradients))) for _ in group))
-            for group in groups
-        ]
-    )
+    norms = []
+    for layer, group in zip(layers, groups, strict=True):
+        copies = layer.length if isinstance(layer, ScanLayers) else 1
+        squares = sum(
+            np.square(next(gradients)).reshape(copies, -1).sum(1) for _ in group
+        )
+        norms.extend(np.sqrt(squares))
+    return np.array(norms)
 
 
 def _weight_layers(model):
-    gated = [layer for layer in model.layers if isinstance(layer, BaseHighway)]
-    layers = gated or [layer for layer in model.layers if _kernels(layer)][1:-1]
+    layers = [layer for layer in model.layers if is_gated(layer)]
+    layers = layers or [layer for layer in model.layers if _kernels(layer)][1:-1]
     if not layers:
         raise ValueError(
             "`model` must have weight layers between its first and its last. "
@@ -59,9 +64,14 @@ def _weight_layers(model):
 
 
 def _kernels(layer):
-    """The trainable kernels (rank 2 and more) of H, or of the whole layer."""
-    layer = layer.transform if isinstance(layer, BaseHighway) else layer
-    return [w for w in layer.trainable_weights if len(w.shape) > 1]
+    """The trainable kernels (rank 2 and more) of H, or of the whole layer; of a
+    loop their stacks."""
+    one = layer.template if isinstance(layer, ScanLayers) else layer
+    one = one.transform if isinstance(one, BaseHighway) else one
+    kernels = [w for w in one.trainable_weights if len(w.shape) > 1]
+    if isinstance(layer, ScanLayers):
+        return [layer.stack_of(kernel) for kernel in kernels]
+    return kernels
 
 
 def _gradients(model, images, labels, variables):

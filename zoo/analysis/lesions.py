@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from keras import ops
 
 from zoo.analysis._inputs import check_images, check_labels
-from zoo.analysis.gates import gated_layers
-from zoo.layers.highway import BaseHighway
+from zoo.analysis.gates import gated_layers, is_gated, look_inside, names_of
 
 
 class Lesions(NamedTuple):
@@ -73,12 +73,14 @@ def lesions(model: keras.Model, images, labels, batch_size: int = 128) -> Lesion
     intact_loss, intact_accuracy, intact = measure()
     rows = []
     for switch in switches:
-        switch.open.assign(0.0)
-        loss, accuracy, predicted = measure()
-        rows.append((loss, accuracy, np.mean(predicted != intact)))
-        switch.open.assign(1.0)
+        gates = np.ones(switch.open.shape)
+        for i in range(len(gates)):
+            switch.open.assign(np.where(np.arange(len(gates)) == i, 0.0, gates))
+            loss, accuracy, predicted = measure()
+            rows.append((loss, accuracy, np.mean(predicted != intact)))
+        switch.open.assign(gates)
     for switch in switches:
-        switch.open.assign(0.0)
+        switch.open.assign(np.zeros(switch.open.shape))
     closed_loss, closed_accuracy, _ = measure()
     return Lesions(
         *np.array(rows).T,
@@ -86,26 +88,28 @@ def lesions(model: keras.Model, images, labels, batch_size: int = 128) -> Lesion
         float(intact_accuracy),
         float(closed_loss),
         float(closed_accuracy),
-        [layer.name for layer in gated_layers(model)],
+        [name for layer in gated_layers(model) for name in names_of(layer)],
     )
 
 
 class _Switch(keras.layers.Layer):
-    """A highway layer of another model whose gates can be multiplied by 0."""
+    """A highway layer or loop of another model with a factor on each copy's gates."""
 
-    def __init__(self, highway):
-        super().__init__(name=highway.name, autocast=False)
-        self.highway = highway
+    def __init__(self, layer):
+        super().__init__(name=layer.name, autocast=False)
+        self.inner = layer
         self.open = self.add_weight(
-            shape=(), initializer="ones", trainable=False, name="open"
+            shape=(len(names_of(layer)),),
+            initializer="ones",
+            trainable=False,
+            name="open",
         )
 
     def call(self, x, mask=None):
-        transformed, gate, carry = self.highway.parts(x, mask)
-        return self.highway.mix(x, transformed, gate * self.open, carry)
+        return look_inside(self.inner, x, mask, ops.convert_to_tensor(self.open))[0]
 
     def compute_output_spec(self, x, mask=None):
-        return self.highway.compute_output_spec(x, mask)
+        return self.inner.compute_output_spec(x, mask)
 
 
 def _with_switches(model):
@@ -114,12 +118,13 @@ def _with_switches(model):
     switches = []
 
     def call(layer, *args, **kwargs):
-        if isinstance(layer, BaseHighway):
+        if is_gated(layer):
             layer = _Switch(layer)
             switches.append(layer)
+            kwargs.pop("training", None)
         return layer(*args, **kwargs)
 
-    functional = keras.Model(model.inputs, model.outputs[0])
+    functional = keras.Model(model.input, model.output)
     probe = keras.models.clone_model(
         functional, clone_function=lambda layer: layer, call_function=call
     )

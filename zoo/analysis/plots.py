@@ -144,8 +144,11 @@ def save(figure: Figure, path: str | os.PathLike) -> pathlib.Path:
     """Writes the figure as PNG, PDF or SVG by the suffix, renamed into place."""
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.tmp{path.suffix}")
-    figure.savefig(temporary, dpi=130)
-    temporary.replace(path)
+    try:
+        figure.savefig(temporary, dpi=130)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -187,7 +187,7 @@ class ScanLayers(keras.layers.Layer):
         jit = self.jit
         if jit == "auto":
             jit = backend.prefers_compiled([len(v.shape) for v in variables])
-        x = ops.cast(x, self._state_dtype)
+        x = ops.cast(x, self.state_dtype)
         y, results = backend.scan(
             step,
             x,
@@ -220,9 +220,16 @@ class ScanLayers(keras.layers.Layer):
         ]
 
     @property
-    def _state_dtype(self):
+    def state_dtype(self):
         """What the template puts out: half under a mixed policy for plain layers."""
         return self._untracked.dtype
+
+    def stack_of(self, variable):
+        """The stack of one of the template's variables; None for None."""
+        for own, stack in zip(self.template.variables, self.stacks, strict=True):
+            if own is variable:
+                return stack
+        return None
 
     def copy_weights(self, index):
         """NumPy values of one copy's variables, in the order of the template's."""
@@ -235,7 +242,7 @@ class ScanLayers(keras.layers.Layer):
         return input_shape
 
     def compute_output_spec(self, x, mask=None, training=None):
-        return keras.KerasTensor(x.shape, dtype=self._state_dtype)
+        return keras.KerasTensor(x.shape, dtype=self.state_dtype)
 
     def get_config(self):
         config = super().get_config()

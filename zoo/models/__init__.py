@@ -1,12 +1,24 @@
 """Model builders: plain functions that return an uncompiled Keras model."""
 
+from zoo.models.convert import convert, describe
 from zoo.models.highway import HIGHWAY_VARIANTS, highway_cnn, highway_mlp
 from zoo.models.plain import PLAIN_VARIANTS, plain_cnn, plain_mlp
 from zoo.models.resnet import preact_resnet
 
+BUILDERS = (
+    "highway_cnn",
+    "highway_mlp",
+    "plain_cnn",
+    "plain_mlp",
+    "preact_resnet",
+)
+
 __all__ = [
+    "BUILDERS",
     "HIGHWAY_VARIANTS",
     "PLAIN_VARIANTS",
+    "convert",
+    "describe",
     "highway_cnn",
     "highway_mlp",
     "plain_cnn",

@@ -11,6 +11,7 @@ from zoo.models._builder import (
     layer_names,
     logits_layer,
 )
+from zoo.models.convert import apply_scan, repeat
 
 HEADS = ("conv_gap", "dense")
 
@@ -34,11 +35,12 @@ def conv_stack(
     rescale,
     kernel_initializer,
     head_initializer,
+    scan,
     name,
 ):
     """dropout → plain convolution → layers → pool, stage by stage, then the head.
 
-    `make_layer(name, filters, salt)` returns one layer; a plain convolution comes
+    `make_layer(name, filters, kernels)` returns one layer; a plain convolution comes
     before a stage only where the width changes.
     """
     check_int("num_classes", num_classes)
@@ -83,8 +85,10 @@ def conv_stack(
         elif filters != width:
             x = convolution(f"widen_{stage}", filters, 3)(x)
         width = filters
-        for _ in range(count):
-            x = make_layer(next(names), filters, kernels)(x)
+        template = make_layer(
+            f"{layer_prefix}_stage_{stage}", filters, fork(kernels, f"stage_{stage}")
+        )
+        x = repeat(template, [next(names) for _ in range(count)], x)
         if stage <= len(pools):
             size, strides = pools[stage - 1]
             x = keras.layers.MaxPooling2D(  # "same" rounds up, as Caffe does
@@ -102,7 +106,8 @@ def conv_stack(
         x = keras.layers.Flatten("channels_last", name="flatten")(x)
     head_kernel = keras.initializers.get(head_initializer or kernels)
     x = logits_layer(num_classes, head_kernel)(x)
-    return keras.Model(inputs, x, name=name)
+    model = keras.Model(inputs, x, name=name)
+    return apply_scan(model, scan)
 
 
 def depth_of(stages, head):
@@ -130,10 +135,9 @@ def _check_stages(stages):
 
 def _check_pools(pool, stages):
     """[(size, strides)] for the first stages; an int pools between stages."""
-    if type(pool) is int:
-        pool = [(pool, pool)] * (stages - 1)
+    each = [(pool, pool)] * (stages - 1) if type(pool) is int else pool
     try:
-        pools = [(p, p) if type(p) is int else tuple(p) for p in pool]
+        pools = [(p, p) if type(p) is int else tuple(p) for p in each]
         for size, strides in pools:
             check_int("pool", size)
             check_int("pool", strides)

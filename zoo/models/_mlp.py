@@ -9,6 +9,7 @@ from zoo.models._builder import (
     layer_names,
     logits_layer,
 )
+from zoo.models.convert import apply_scan, repeat
 
 
 def dense_stack(
@@ -22,6 +23,7 @@ def dense_stack(
     kernel_initializer,
     bias_initializer,
     rescale,
+    scan,
     name,
 ):
     """input → normalise → flatten → dense stem → depth − 1 layers → logits.
@@ -61,7 +63,10 @@ def dense_stack(
         bias_initializer=fork(biases, "stem_bias"),
         name="stem",
     )(x)
-    for layer in layer_names(layer_prefix, depth - 1):
-        x = make_layer(layer, fork(kernels, layer), fork(biases, layer + "_bias"))(x)
+    template = make_layer(
+        layer_prefix, fork(kernels, layer_prefix), fork(biases, layer_prefix + "_bias")
+    )
+    x = repeat(template, layer_names(layer_prefix, depth - 1), x)
     x = logits_layer(num_classes, kernels, biases)(x)
-    return keras.Model(inputs, x, name=name)
+    model = keras.Model(inputs, x, name=name)
+    return apply_scan(model, scan)

@@ -45,6 +45,7 @@ def highway_mlp(
     kernel_initializer="he_normal",
     gate_kernel_initializer="glorot_uniform",
     bias_initializer="zeros",
+    scan: bool | str = "auto",
     name: str | None = None,
 ) -> keras.Model:
     """Dense highway network: one plain layer, then depth − 1 highway layers.
@@ -64,6 +65,8 @@ def highway_mlp(
         kernel_initializer: of stem, H and logits.
         gate_kernel_initializer: of the gates.
         bias_initializer: of all biases but the gates'.
+        scan: whether equal layers run as a loop, see `ScanLayers`: "auto" (the
+            default) from 3 on, True or False. All forms start from the same draw.
         name: of the model.
 
     Returns:
@@ -106,6 +109,7 @@ def highway_mlp(
         kernel_initializer,
         bias_initializer,
         rescale,
+        scan,
         name or f"highway_mlp_{depth}",
     )
 
@@ -126,6 +130,7 @@ def highway_cnn(
     rescale: float = 1 / 255,
     kernel_initializer=None,
     head_initializer=None,
+    scan: bool | str = "auto",
     name: str | None = None,
 ) -> keras.Model:
     """Convolutional highway network: stages of highway layers of one width.
@@ -155,6 +160,8 @@ def highway_cnn(
         kernel_initializer: of all kernels but the logits'; None is N(0, √(2/fan_in)),
             untruncated, as in the authors' files.
         head_initializer: of the logits' kernel; None is `kernel_initializer`.
+        scan: whether equal layers run as a loop, see `ScanLayers`: "auto" (the
+            default) from 3 on, True or False. All forms start from the same draw.
         name: of the model.
 
     Returns:
@@ -199,5 +206,6 @@ def highway_cnn(
         rescale,
         kernel_initializer,
         head_initializer,
+        scan,
         name or "highway_cnn",
     )

@@ -28,13 +28,14 @@ def plain_mlp(
     rescale: float | None = None,
     kernel_initializer="he_normal",
     bias_initializer="zeros",
+    scan: bool | str = "auto",
     name: str | None = None,
 ) -> keras.Model:
     """Dense network of `depth` plain layers and a softmax layer.
 
     Args:
         input_shape, num_classes, depth, activation, rescale, kernel_initializer,
-            bias_initializer, name: as in `highway_mlp`.
+            bias_initializer, scan, name: as in `highway_mlp`.
         units: width, 71 by default: about as many parameters a layer as a highway
             layer of 50.
 
@@ -74,6 +75,7 @@ def plain_mlp(
         kernel_initializer,
         bias_initializer,
         rescale,
+        scan,
         name or f"plain_mlp_{depth}",
     )
 
@@ -92,6 +94,7 @@ def plain_cnn(
     rescale: float = 1 / 255,
     kernel_initializer=None,
     head_initializer=None,
+    scan: bool | str = "auto",
     name: str | None = None,
 ) -> keras.Model:
     """Convolutional network of the stages of `highway_cnn` without gates.
@@ -139,5 +142,6 @@ def plain_cnn(
         rescale,
         kernel_initializer,
         head_initializer,
+        scan,
         name or "plain_cnn",
     )

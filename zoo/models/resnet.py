@@ -13,6 +13,7 @@ from zoo.models._builder import (
     layer_names,
     logits_layer,
 )
+from zoo.models.convert import apply_scan, repeat
 
 # Mean and deviation of the CIFAR-10 training images for each channel, in raw units.
 CIFAR10_MEAN = tuple(255 * m for m in (0.4914, 0.4822, 0.4465))
@@ -32,6 +33,7 @@ def preact_resnet(
     pooling: str | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    scan: bool | str = "auto",
     name: str | None = None,
 ) -> keras.Model:
     """Pre-activation ResNet for small images: three stages of 16, 32, 64 filters.
@@ -52,6 +54,8 @@ def preact_resnet(
         pooling: "avg" or "max", for include_top=False.
         mean, std: of the raw pixels for each channel; (x − mean)/std goes in. None is
             CIFAR-10's for three channels, else 127.5 and 63.75.
+        scan: whether the equal units of a stage run as a loop, see `ScanLayers`:
+            "auto" (the default) from 3 on, True or False.
         name: of the model.
 
     Returns:
@@ -102,16 +106,21 @@ def preact_resnet(
     )(x)
     names = iter(layer_names("unit", 3 * units))
     for stage, filters in enumerate((16, 32, 64)):
-        for unit in range(units):
-            x = PreActResidual(
+
+        def unit(name, filters=filters, **kwargs):
+            return PreActResidual(
                 filters,
-                strides=2 if stage > 0 and unit == 0 else 1,
                 bottleneck=bottleneck,
-                first=stage == 0 and unit == 0,
                 shortcut=shortcut,
                 strides_on=strides_on,
-                name=next(names),
-            )(x)
+                name=name,
+                **kwargs,
+            )
+
+        first = {"first": True} if stage == 0 else {"strides": 2}
+        x = unit(next(names), **first)(x)
+        rest = [next(names) for _ in range(units - 1)]
+        x = repeat(unit(f"unit_stage_{stage + 1}"), rest, x)
     x = batch_norm("post_norm")(x)
     x = keras.layers.ReLU(name="post_relu")(x)
     if include_top or pooling == "avg":
@@ -120,7 +129,8 @@ def preact_resnet(
         x = keras.layers.GlobalMaxPooling2D("channels_last", name="gmp")(x)
     if include_top:
         x = logits_layer(num_classes, he_fan_out())(x)
-    return keras.Model(inputs, x, name=name or f"preact_resnet_{depth}")
+    model = keras.Model(inputs, x, name=name or f"preact_resnet_{depth}")
+    return apply_scan(model, scan)
 
 
 def _units(depth, bottleneck):

@@ -8,7 +8,6 @@ import zipfile
 
 import keras
 import numpy as np
-from keras import ops
 
 
 class Resume(keras.callbacks.Callback):
@@ -93,7 +92,7 @@ class Resume(keras.callbacks.Callback):
             "history": self.history,
             "shapes": [list(v.shape) for v in variables],
         }
-        arrays = {str(i): ops.convert_to_numpy(v) for i, v in enumerate(variables)}
+        arrays = {str(i): v.numpy() for i, v in enumerate(variables)}
         arrays["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
         path = self.directory / f"resume-{self.epoch:05d}.npz"
         temporary = path.with_suffix(".tmp")

@@ -206,7 +206,7 @@ def tutorial_net(kind: str, layers: int):
         return [rng.uniform(-limit, limit, s) for s in ((64, outputs), (outputs,))]
 
     builder = getattr(models, f"{kind}_mlp")
-    model = builder((64,), depth=1 + layers, units=64)
+    model = builder((64,), depth=1 + layers, units=64, scan=False)
     stem, logits = linear(64), linear(10)
     weights = stem
     for _ in range(layers):

@@ -29,6 +29,7 @@ from recipes.configs import Config  # noqa: E402
 from zoo import analysis, datasets, distribution, export, models, training  # noqa: E402
 from zoo._checks import check_int, known  # noqa: E402
 
+CONFIG = "config.json"
 METRICS = "metrics.json"  # written last: its presence says that a run is finished
 
 
@@ -48,7 +49,7 @@ class Run:
     def __init__(self, config: Config, directory: pathlib.Path, name: str):
         self.config, self.directory, self.name = config, pathlib.Path(directory), name
         self.info = _check(config)
-        _claim(self.directory, config)
+        _check_directory(self.directory, config)
         keras.utils.clear_session()
         keras.utils.set_random_seed(config.seed)
         strategy = distribution.strategy(config.strategy)
@@ -85,6 +86,9 @@ class Run:
             "train+validation": self.info.num_train + self.info.num_validation,
         }
         self.steps = -(-images[config.train_split] // config.batch_size)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(_plain(config), indent=2) + "\n"
+        write(self.directory / CONFIG, text)  # last: all is checked
 
     def fit(self, *, verbose: int = 0, artefacts: bool = True, also=None) -> dict:
         """Trains to the end and writes the results.
@@ -113,6 +117,7 @@ class Run:
                 shuffle=False,  # the stream is shuffled already
                 verbose=verbose,
             )
+        self._write_history()  # also where a stopped run had nothing left to train
         metrics = self._metrics()
         if also is not None:
             metrics.update(also(self.model))
@@ -151,7 +156,7 @@ class Run:
         return {
             "dataset": self.config.dataset,
             "classes": list(self.info.class_names),
-            "config": _plain(self.config),
+            "recipe": _plain(self.config),
             "metrics": metrics,
         }
 
@@ -189,7 +194,7 @@ def _check(config):
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
     known("builder", config.builder, models.BUILDERS)
-    info = datasets.info(config.dataset)
+    info = datasets.info(known("dataset", config.dataset, datasets.names()))
     known("train_split", config.train_split, ("train", "train+validation"))
     for field in ("epochs", "batch_size"):
         check_int(field, getattr(config, field))
@@ -210,39 +215,52 @@ def _check(config):
     return info
 
 
-def _claim(directory, config):
-    """Makes the directory this config's, or raises: finished, or another's."""
-    path = directory / "config.json"
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"`--run-dir` must be a directory. Received: {directory}")
-    if path.exists():
-        held = json.loads(path.read_text(encoding="utf-8"))
-        mine = _plain(config)
-        for key in sorted(mine.keys() | held.keys()):
-            if held.get(key) != mine.get(key):
-                raise ValueError(
-                    f"{directory} holds another run: {key} is {held.get(key)} there "
-                    f"and {mine.get(key)} here; choose another --run-dir."
-                )
-        if (directory / METRICS).exists():  # the last file that a run writes
+def _check_directory(directory, config):
+    """Raises unless the run can begin or go on there."""
+    nearest = next(p for p in (directory, *directory.parents) if p.exists())
+    if not nearest.is_dir():
+        raise ValueError(
+            f"`--run-dir` must be a directory. Received: {directory}, but {nearest} is "
+            "a file"
+        )
+    held, mine = _held(directory), _plain(config)
+    if held is None:
+        if directory.exists() and any(directory.iterdir()):
             raise ValueError(
-                f"{directory} holds this run, finished; choose another --run-dir, or "
-                "delete the directory to train anew."
+                f"{directory} holds other files and no {CONFIG}; choose another "
+                "--run-dir."
             )
         return
-    if directory.exists() and any(directory.iterdir()):
+    for key in sorted(mine.keys() | held.keys()):
+        if held.get(key) != mine.get(key):
+            raise ValueError(
+                f"{directory} holds another run: {key} is {held.get(key)} there "
+                f"and {mine.get(key)} here; choose another --run-dir."
+            )
+    if (directory / METRICS).exists():  # the last file that a run writes
         raise ValueError(
-            f"{directory} holds other files and no config.json; choose another "
-            "--run-dir."
+            f"{directory} holds this run, finished; choose another --run-dir, or "
+            "delete the directory to train anew."
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    write(path, json.dumps(_plain(config), indent=2) + "\n")
 
 
 def holds(directory: pathlib.Path, config: Config) -> bool:
     """Whether the directory's run has this config."""
-    path = directory / "config.json"
-    return path.exists() and json.loads(path.read_text("utf-8")) == _plain(config)
+    return _held(directory) == _plain(config)
+
+
+def _held(directory):
+    """The config of the directory's run, None without one."""
+    path = directory / CONFIG
+    if not path.exists():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}); choose another --run-dir, or delete the "
+            "directory to train anew."
+        ) from None
 
 
 def _plain(config):

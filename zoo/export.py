@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import inspect
 import json
 import os
 import pathlib
@@ -49,7 +50,8 @@ def export_saved_model(
 
     Raises:
         ValueError: `path` exists and may not be replaced; the model has several
-            inputs or outputs.
+            inputs or outputs, or weights that share a path; `card` has a key that
+            is written anyway.
 
     Example:
         >>> import tempfile, zoo
@@ -71,12 +73,18 @@ def export_saved_model(
         )
     model = _undistributed(model)
     endpoints = _endpoints(model)
+    facts = _facts(model, endpoints)
+    taken = sorted({*facts, "sha256"} & {*(card or {})})
+    if taken:
+        raise ValueError(
+            "`card` must leave the keys that export writes by itself. "
+            f"Received: {', '.join(taken)}"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as work:
         written = pathlib.Path(work) / path.name
         _write(model, endpoints, written)
-        full_card = {**_facts(model, endpoints), **(card or {})}
-        full_card["sha256"] = hashes(written)
+        full_card = {**facts, **(card or {}), "sha256": hashes(written)}
         text = json.dumps(full_card, indent=2, ensure_ascii=False) + "\n"
         (written / CARD).write_text(text, encoding="utf-8")
         if path.exists():
@@ -93,6 +101,27 @@ def hashes(folder: pathlib.Path) -> dict[str, str]:
         for p in files
         if p.name != CARD
     }
+
+
+def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
+    """The model's weights by path, without the names of Sequential models in it:
+    Keras puts those into a path or not, depending on how the model was made."""
+
+    def sequentials(layer):
+        inner = {n for la in getattr(layer, "layers", ()) for n in sequentials(la)}
+        return inner | ({layer.name} if isinstance(layer, keras.Sequential) else set())
+
+    left_out = sequentials(model)
+    found = {}
+    for weight in model.weights:
+        path = "/".join(p for p in weight.path.split("/") if p not in left_out)
+        if path in found:
+            raise ValueError(
+                "`model` must have a path of its own for each weight; give its layers "
+                f"different names. Received: two weights {path!r}"
+            )
+        found[path] = weight
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -115,12 +144,16 @@ def _undistributed(model):
 
 def _endpoints(model):
     """{name: tf.function} of the model."""
-    given = model.inputs[0]
-    name, shape = given.name, tuple(given.shape)
+    name, shape = _input_name(model), tuple(model.inputs[0].shape)
+    parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
     def endpoint(function, dtype="float32"):
+        def named(x):
+            return function(x)
+
+        named.__signature__ = inspect.Signature([parameter])  # served as (image)
         signature = [tf.TensorSpec(shape, dtype, name=name)]
-        return tf.function(function, input_signature=signature, autograph=False)
+        return tf.function(named, input_signature=signature, autograph=False)
 
     def serve(x):
         logits = model(ops.cast(x, "float32"), training=False)
@@ -132,7 +165,7 @@ def _endpoints(model):
     if _gate_names(model):
         layers = gates.gated_layers(model)
         found = [gates.Probe(layer)(layer.input)[0] for layer in layers]
-        probe = keras.Model(model.input, found)
+        probe = keras.Model(model.inputs[0], found)
 
         def gates_of(x):
             found = iter(keras.tree.flatten(probe(x, training=False)))
@@ -145,6 +178,14 @@ def _endpoints(model):
 
         endpoints["gates"] = endpoint(gates_of)
     return endpoints
+
+
+def _input_name(model):
+    """The input's name; one that Keras counts up would vary from run to run."""
+    name, rank = model.inputs[0].name, len(model.inputs[0].shape)
+    if name.isidentifier() and not name.startswith(("keras_tensor", "input_layer")):
+        return name
+    return {2: "features", 4: "image"}.get(rank, "inputs")
 
 
 def _gate_names(model):
@@ -161,7 +202,7 @@ def _write(model, endpoints, path):
     root = tf.train.Checkpoint()
     for name, function in endpoints.items():
         setattr(root, name, function)
-    root.weights = {w.path: w.value for w in model.weights}
+    root.weights = {path: w.value for path, w in weights_by_path(model).items()}
     root.variables = list(root.weights.values())
     root.trainable_variables = [w.value for w in model.trainable_weights]
     root.non_trainable_variables = [w.value for w in model.non_trainable_weights]
@@ -171,18 +212,17 @@ def _write(model, endpoints, path):
 
 def _facts(model, endpoints):
     """What the card says of any model."""
-    given = model.inputs[0]
     spec = getattr(model, "zoo_spec", None)
     return {
         "format": 1,
         "name": model.name,
         "built_by": json.loads(spec) if spec else None,
         "config": json.loads(model.to_json()),
-        "input": {"name": given.name, "shape": list(given.shape)},
+        "input": {"name": _input_name(model), "shape": list(model.inputs[0].shape)},
         "endpoints": sorted(endpoints),
         "parameters": model.count_params(),
         "trainable_parameters": sum(int(ops.size(w)) for w in model.trainable_weights),
         "gates": _gate_names(model),
-        "weights": {w.path: list(w.shape) for w in model.weights},
+        "weights": {p: list(w.shape) for p, w in weights_by_path(model).items()},
         "versions": versions(),
     }

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from zoo import models
 from zoo._checks import known
-from zoo.export import CARD, hashes
+from zoo.export import CARD, hashes, weights_by_path
 
 PLACES = (
     pathlib.Path(__file__).parent / "saved_models",  # an installed wheel
@@ -51,15 +51,17 @@ def load(name: str | os.PathLike) -> keras.Model:
     else:
         model = keras.models.model_from_json(json.dumps(card["config"]))
     reader = tf.train.load_checkpoint(str(path / "variables" / "variables"))
-    expected = {w.path: list(w.shape) for w in model.weights}
-    if expected != card["weights"]:
-        differing = sorted(expected.items() ^ card["weights"].items(), key=str)
-        raise ValueError(
-            f"The weights in {path} are not those of the net on its card; first "
-            f"difference: {differing[0]}"
-        )
-    for weight in model.weights:
-        escaped = weight.path.replace(".", "..").replace("/", ".S")
+    weights, recorded = weights_by_path(model), card["weights"]
+    for key in sorted(weights.keys() | recorded.keys()):
+        shape = list(weights[key].shape) if key in weights else None
+        if shape != recorded.get(key):
+            raise ValueError(
+                f"The weights in {path} are not those of the net on its card: "
+                f"{key} has the shape {recorded.get(key)} in the file and {shape} in "
+                "the net."
+            )
+    for key, weight in weights.items():
+        escaped = key.replace(".", "..").replace("/", ".S")
         key = f"weights/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
         weight.assign(reader.get_tensor(key))
     return model

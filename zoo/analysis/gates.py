@@ -133,7 +133,7 @@ def trace(model: keras.Model, images, batch_size: int = 128) -> Trace:
     outputs = [layers[0].input]
     for layer in layers:
         outputs.extend(Probe(layer)(layer.input))
-    first, *rest = _predict(keras.Model(model.input, outputs), images, batch_size)
+    first, *rest = _predict(keras.Model(model.inputs[0], outputs), images, batch_size)
     gates = [gate for group in rest[::2] for gate in group.swapaxes(0, 1)]
     states = [state for group in rest[1::2] for state in group.swapaxes(0, 1)]
     names = [name for layer in layers for name in names_of(layer)]
@@ -198,7 +198,7 @@ def gates_by_class(
 def _class_means(model, images, labels, num_classes, batch_size):
     """For each layer the mean gate of each class, (classes, units) in float64."""
     gates = [Probe(layer, reduce=True)(layer.input) for layer in gated_layers(model)]
-    probe = keras.Model(model.input, gates)
+    probe = keras.Model(model.inputs[0], gates)
     members = np.eye(num_classes)[labels]  # (images, classes)
     sums = []
     for start in range(0, len(images), batch_size):

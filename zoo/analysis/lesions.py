@@ -124,7 +124,7 @@ def _with_switches(model):
             kwargs.pop("training", None)
         return layer(*args, **kwargs)
 
-    functional = keras.Model(model.input, model.output)
+    functional = keras.Model(model.inputs[0], model.outputs[0])
     probe = keras.models.clone_model(
         functional, clone_function=lambda layer: layer, call_function=call
     )

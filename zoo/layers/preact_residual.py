@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from zoo.layers.batch_norm import BatchNorm
 from zoo.layers.initializers import fork
 
 
@@ -128,7 +129,7 @@ class PreActResidual(keras.layers.Layer):
         shape = (None, None, None, channels)  # the size plays no part in the weights
         self.norms, self.convs, self.projection = [], [], None
         for i, (size, width, strides) in enumerate(self._plan(), 1):
-            norm = batch_norm(f"norm_{i}", dtype=self.dtype_policy)
+            norm = BatchNorm(name=f"norm_{i}", dtype=self.dtype_policy)
             norm.build(shape)
             conv = self._conv(f"conv_{i}", size, width, strides)
             conv.build(shape)
@@ -191,13 +192,6 @@ class PreActResidual(keras.layers.Layer):
             self.kernel_regularizer
         )
         return config
-
-
-def batch_norm(name, **kwargs):
-    """BN with the paper's momentum .9 and epsilon 1e-5 (Keras: .99 and 1e-3)."""
-    return keras.layers.BatchNormalization(
-        momentum=0.9, epsilon=1e-5, name=name, **kwargs
-    )
 
 
 def he_fan_out():

@@ -6,7 +6,8 @@ import keras
 
 from zoo._checks import check_int
 from zoo.layers import PreActResidual
-from zoo.layers.preact_residual import batch_norm, he_fan_out
+from zoo.layers.batch_norm import BatchNorm
+from zoo.layers.preact_residual import he_fan_out
 from zoo.models._builder import (
     builder,
     check_image_shape,
@@ -121,7 +122,7 @@ def preact_resnet(
         x = unit(next(names), **first)(x)
         rest = [next(names) for _ in range(units - 1)]
         x = repeat(unit(f"unit_stage_{stage + 1}"), rest, x)
-    x = batch_norm("post_norm")(x)
+    x = BatchNorm(name="post_norm")(x)
     x = keras.layers.ReLU(name="post_relu")(x)
     if include_top or pooling == "avg":
         x = keras.layers.GlobalAveragePooling2D("channels_last", name="gap")(x)

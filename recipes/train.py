@@ -265,10 +265,7 @@ def _held(directory):
 
 def _plain(config):
     """The config as JSON gives it back: lists for tuples, dotted names."""
-    fields = config.flat()
-    return json.loads(
-        json.dumps({k: v for k, v in fields.items() if k != "model.name"})
-    )
+    return json.loads(json.dumps(config.flat()))
 
 
 def write(path: pathlib.Path, text: str):

@@ -1,5 +1,7 @@
 """Where a model trains: strategies of TensorFlow, chosen by name."""
 
+import functools
+
 import tensorflow as tf
 
 from zoo._checks import known
@@ -31,5 +33,12 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
     if name == "mirrored" or (name == "auto" and len(gpus) > 1):
-        return tf.distribute.MirroredStrategy(gpus or cpus)
+        return _mirrored(*(gpus or cpus))
     return tf.distribute.OneDeviceStrategy((gpus or cpus)[0])
+
+
+@functools.cache
+def _mirrored(*devices):
+    """One strategy a process: TensorFlow numbers the collective operations of each
+    anew, and the second one's would be taken for the first one's."""
+    return tf.distribute.MirroredStrategy(devices)

@@ -51,20 +51,25 @@ def load(name: str | os.PathLike) -> keras.Model:
     else:
         model = keras.models.model_from_json(json.dumps(card["config"]))
     reader = tf.train.load_checkpoint(str(path / "variables" / "variables"))
-    weights, recorded = weights_by_path(model), card["weights"]
-    for key in sorted(weights.keys() | recorded.keys()):
-        shape = list(weights[key].shape) if key in weights else None
-        if shape != recorded.get(key):
+    shapes = reader.get_variable_to_shape_map()
+    stored = {_path(key): key for key in shapes if key.startswith("weights/")}
+    weights = weights_by_path(model)
+    for name in sorted(weights.keys() | stored.keys()):
+        in_file = shapes[stored[name]] if name in stored else None
+        in_net = list(weights[name].shape) if name in weights else None
+        if in_file != in_net:
             raise ValueError(
-                f"The weights in {path} are not those of the net on its card: "
-                f"{key} has the shape {recorded.get(key)} in the file and {shape} in "
-                "the net."
+                f"The weights in {path} are not those of the net on its card: {name} "
+                f"has the shape {in_file} in the file and {in_net} in the net."
             )
-    for key, weight in weights.items():
-        escaped = key.replace(".", "..").replace("/", ".S")
-        key = f"weights/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
-        weight.assign(reader.get_tensor(key))
+    for name, weight in weights.items():
+        weight.assign(reader.get_tensor(stored[name]))
     return model
+
+
+def _path(key):
+    """A weight's path from its name in the file, where TensorFlow escapes it."""
+    return key.split("/")[1].replace(".S", "/").replace("..", ".")
 
 
 class Served:
@@ -124,8 +129,13 @@ def _open(name):
     folders = [path, path / "saved_model"]
     path = next((p for p in folders if (p / CARD).is_file()), None)
     if path is None:
-        found = _pretrained()
-        if not found and str(name) not in found:
+        found, given = _pretrained(), pathlib.Path(name)
+        if given.is_dir() and str(name) not in found:
+            raise ValueError(
+                f"`name` must be the folder of an exported model. Received: {given}, "
+                f"which has no {CARD}, nor has {given / 'saved_model'}"
+            )
+        if not found:
             raise ValueError(
                 "`name` must be the folder of an exported model; no pretrained net is "
                 f"installed. Received: name={str(name)!r}"
@@ -133,8 +143,8 @@ def _open(name):
         path = found[known("name", str(name), found)]
     try:
         card = json.loads((path / CARD).read_text(encoding="utf-8"))
-        recorded = card["sha256"]
-    except (ValueError, KeyError) as error:
+        recorded = dict(card["sha256"])
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path / CARD} cannot be read as a card: {error}") from None
     if card.get("format") != 1:
         raise ValueError(

@@ -87,6 +87,7 @@ class Config:
                     name: parameter.default
                     for name, parameter in parameters.items()
                     if parameter.kind is not parameter.POSITIONAL_ONLY
+                    and name != "name"  # the run's
                 }
                 value = {**defaults, **value}
             if isinstance(value, dict):
@@ -126,10 +127,10 @@ def _parse(key, text, present):
     if isinstance(present, float) and type(value) is int:
         return float(value)
     kinds = (list, tuple) if isinstance(present, (list, tuple)) else (type(present),)
-    flexible = isinstance(present, str) and isinstance(value, dict)  # an initializer
+    flexible = {type(present), type(value)} == {str, dict}  # an initializer
     if type(value) not in kinds and not flexible:
         raise ValueError(
-            f"`{key}` must be of type {kinds[0].__name__}, such as {present!r}. "
+            f"`{key}` must be of type {type(present).__name__}, such as {present!r}. "
             f"Received: {key}={text}"
         )
     return value

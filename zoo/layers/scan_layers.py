@@ -5,7 +5,6 @@ import importlib
 import inspect
 
 import keras
-import numpy as np
 from keras import ops
 
 from zoo.layers.initializers import draw_stack
@@ -106,6 +105,15 @@ class ScanLayers(keras.layers.Layer):
         """The layer that computes one copy; its own variables are never used."""
         return self._untracked.layer
 
+    @property
+    def trainable(self):
+        return keras.layers.Layer.trainable.fget(self)
+
+    @trainable.setter
+    def trainable(self, value):
+        keras.layers.Layer.trainable.fset(self, value)
+        self.template.trainable = value  # frozen BN uses its moving statistics
+
     def build(self, input_shape):
         template = self.template
         initializers = self._untracked.build(input_shape)
@@ -134,6 +142,7 @@ class ScanLayers(keras.layers.Layer):
             variable.regularizer = None  # counted once, on the stack
             stacks.append(stack)
         self.stacks = stacks
+        self._is_state = [not variable.trainable for variable in template.variables]
 
     def call(self, x, mask=None, training=None):
         def function(template, x, _):
@@ -212,11 +221,9 @@ class ScanLayers(keras.layers.Layer):
     def _state_stacks(self):
         """Stacks of what a training step updates: BN statistics, dropout seeds."""
         return [
-            stack
-            for stack, variable in zip(
-                self.stacks, self.template.variables, strict=True
-            )
-            if not variable.trainable
+            s
+            for s, is_state in zip(self.stacks, self._is_state, strict=True)
+            if is_state
         ]
 
     @property
@@ -294,10 +301,10 @@ class _Untracked:
 def _stacker(initializer, length):
     def initialize(shape, dtype=None):
         if getattr(initializer, "__name__", "") == "seed_initializer":
-            first = ops.convert_to_numpy(initializer(shape[1:], dtype))
-            seeds = np.random.SeedSequence(int(first[0])).generate_state(length)
-            states = np.stack([seeds % (2**31), np.zeros(length)], axis=1)
-            return ops.convert_to_tensor(states.astype("int64"), dtype=dtype)
+            first = initializer(shape[1:], dtype)  # (seed, counter) of a generator
+            offsets = ops.arange(length, dtype=first.dtype) * 7919
+            states = ops.stack([first[0] + offsets, ops.zeros_like(offsets)], axis=1)
+            return ops.cast(states, dtype)
         return draw_stack(initializer, length, tuple(shape)[1:], dtype)
 
     return initialize

@@ -1,5 +1,6 @@
 """Looped and unrolled forms of one net, and what a loop hides."""
 
+import collections
 import json
 from typing import NamedTuple
 
@@ -186,10 +187,9 @@ def _fill(layer, copies):
 
 def _pieces(model):
     """Runs of equal layers, each feeding only the next; a loop is a run by itself."""
-    consumers = {}
+    readers = collections.Counter(id(tensor) for tensor in model.outputs)
     for layer in model.layers:
-        for tensor in keras.tree.flatten(_input(layer)):
-            consumers.setdefault(id(tensor), []).append(layer)
+        readers.update(id(tensor) for tensor in keras.tree.flatten(_input(layer)))
     pieces = []
     for layer in model.layers:
         if not layer.weights or isinstance(_input(layer), (list, tuple, dict)):
@@ -198,7 +198,7 @@ def _pieces(model):
         if (
             previous is not None
             and previous.output is layer.input
-            and len(consumers[id(layer.input)]) == 1
+            and readers[id(layer.input)] == 1
             and _likeness(previous) == _likeness(layer)
             and layer.input.shape == layer.output.shape
             and previous.input.shape == layer.input.shape
@@ -282,7 +282,7 @@ def describe(model: keras.Model) -> Description:
     Example:
         >>> import zoo
         >>> rows = zoo.describe(zoo.highway_mlp((8, 8, 1), depth=51, units=16))
-        >>> rows[3].name, rows[3].parameters, rows[3].gate_bias
+        >>> rows[4].name, rows[4].parameters, rows[4].gate_bias
         ('highway_01', 544, -2.0)
     """
     rows = Description()

@@ -1,6 +1,7 @@
 """Weight decay as the papers mean it: on kernels, through the gradient."""
 
 import math
+import numbers
 
 import keras
 
@@ -30,7 +31,8 @@ def set_kernel_decay(model: keras.Model, rate: float) -> int:
         >>> zoo.training.set_kernel_decay(model, 1e-4)
         12
     """
-    if not (isinstance(rate, (int, float)) and math.isfinite(rate) and rate >= 0):
+    number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
+    if not (number and math.isfinite(rate) and rate >= 0):
         raise ValueError(f"`rate` must be a number ≥ 0. Received: rate={rate!r}")
     kernels = [
         w for w in model.trainable_weights if w.path.rsplit("/", 1)[-1] == "kernel"

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import time
-import zipfile
 
 import keras
 import numpy as np
@@ -54,10 +53,10 @@ class Resume(keras.callbacks.Callback):
         problems = []
         for path in reversed(self._files()):
             try:
-                with np.load(path, allow_pickle=False) as file:
+                with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                     record = json.loads(file["record"].tobytes())
                     values = [file[str(i)] for i in range(len(record["shapes"]))]
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as e:
+            except Exception as e:  # a damaged zip file can be any of a dozen
                 problems.append(f"{path.name}: {e}")
                 continue
             variables = _variables(model)
@@ -106,11 +105,11 @@ class Resume(keras.callbacks.Callback):
 
     def discard(self):
         """Deletes the saved states: the run is finished."""
-        for path in self._files():
+        for path in (*self._files(), *self._files(".tmp")):
             path.unlink()
 
-    def _files(self):
-        return sorted(self.directory.glob("resume-*.npz"))
+    def _files(self, suffix=".npz"):
+        return sorted(self.directory.glob(f"resume-{'[0-9]' * 5}{suffix}"))
 
 
 def _variables(model):

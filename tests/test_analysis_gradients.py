@@ -1,0 +1,141 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import sigmoid
+
+import zoo
+from recipes import configs, reproduce
+from zoo import analysis
+
+
+@pytest.mark.parametrize(
+    "kind, layers, printed",
+    [
+        ("plain", 10, 1.43e-3),
+        ("highway", 10, 7.84e-1),
+        ("plain", 50, 4.76e-19),
+        ("highway", 50, 3.31e-2),
+    ],
+)
+def test_ratios_that_the_tutorial_prints(kind, layers, printed):
+    norms = analysis.gradient_norms(*reproduce.tutorial_net(kind, layers))
+    assert norms.shape == (layers,)
+    assert norms.dtype == np.float64
+    assert (norms > 0).all()
+    assert float(f"{norms[0] / norms[-1]:.2e}") == printed
+
+
+@pytest.mark.parametrize(
+    "kind, low, high", [("plain", 0, 1e-15), ("highway", 0.01, 0.1)]
+)
+def test_ratio_of_the_recipes_initial_draw_at_depth_50(kind, low, high):
+    arguments = configs.load(f"{kind}_mlp_digits_50").model
+    arguments = {**arguments, "input_shape": (64,), "rescale": 1.0}
+    if kind == "highway":
+        arguments["gate_bias"] = -2.0
+    model = getattr(zoo, f"{kind}_mlp")(**arguments)
+    rng = np.random.default_rng(1)
+    images, labels = rng.normal(size=(256, 64)), rng.integers(0, 10, 256)
+    norms = analysis.gradient_norms(model, images, labels)
+    assert low < norms[0] / norms[-1] < high
+
+
+@pytest.mark.parametrize("scan", [False, True], ids=["layers", "loop"])
+@pytest.mark.parametrize("kind", ["plain", "highway"])
+def test_agrees_with_numpy(kind, scan):
+    model = getattr(zoo, f"{kind}_mlp")(
+        (8, 8, 1), depth=6, units=16, rescale=1 / 16, bias_initializer="random_normal"
+    )
+    model = zoo.convert(model, scan=False)
+    rng = np.random.default_rng(1)
+    images, labels = rng.integers(0, 17, (20, 8, 8, 1)), rng.integers(0, 10, 20)
+    expected = kernel_gradients(model, images.reshape(20, 64) / 16, labels)
+    expected = [np.linalg.norm(gradient) for gradient in expected]
+    norms = analysis.gradient_norms(zoo.convert(model, scan), images, labels)
+    assert np.allclose(norms, expected, rtol=1e-4)  # float32 against float64
+
+
+def test_a_plain_net_is_measured_between_its_first_and_last_layer():
+    model = zoo.plain_mlp((8, 8, 1), depth=4, units=8)
+    assert analysis.gradient_norms(model, np.ones((2, 8, 8, 1)), [0, 1]).shape == (3,)
+
+
+def test_a_layer_with_several_kernels_counts_all_of_them():
+    model = zoo.preact_resnet(8, input_shape=(8, 8, 3))
+    images, labels = np.random.default_rng(1).normal(size=(4, 8, 8, 3)), np.arange(4)
+    norms = analysis.gradient_norms(model, images, labels)
+    assert norms.shape == (3,)  # units, each of two or three kernels
+    unit = model.get_layer("unit_02")
+    kernels = [conv.kernel.value for conv in (*unit.convs, unit.projection)]
+    with tf.GradientTape() as tape:
+        logits = model(images, training=False)
+        losses = keras.losses.sparse_categorical_crossentropy(labels, logits, True)
+        loss = tf.reduce_mean(losses)
+    squares = [np.sum(np.square(g)) for g in tape.gradient(loss, kernels)]
+    assert np.isclose(norms[1], np.sqrt(sum(squares)), rtol=1e-5)
+
+
+def test_dropout_is_off():
+    model = zoo.highway_cnn(
+        input_shape=(8, 8, 1), stages=((4, 2), (6, 2)), dropout=0.5, rescale=1.0
+    )
+    images, labels = np.random.default_rng(1).normal(size=(4, 8, 8, 1)), [0, 1, 2, 3]
+    norms = analysis.gradient_norms(model, images, labels)
+    assert norms.shape == (4,)
+    assert np.array_equal(norms, analysis.gradient_norms(model, images, labels))
+
+
+def test_model_is_left_alone():
+    model = zoo.highway_mlp((8, 8, 1), depth=3, units=8)
+    weights, config = model.get_weights(), model.to_json()
+    analysis.gradient_norms(model, np.ones((2, 8, 8, 1)), [0, 1])
+    assert model.to_json() == config
+    assert all(map(np.array_equal, model.get_weights(), weights))
+
+
+@pytest.mark.parametrize(
+    "images, labels, message",
+    [
+        (np.ones((2, 9, 8, 1)), [0, 1], r"`images` must have the shape \(batch, 8, 8"),
+        (np.ones((0, 8, 8, 1)), [], "with at least one image"),
+        (np.ones((2, 8, 8, 1)), [0, 10], r"`labels` must lie in 0 … 9"),
+        (np.ones((2, 8, 8, 1)), [0], r"`labels` must be 2 integers"),
+        (np.ones((2, 8, 8, 1)), [0.0, 1.0], r"`labels` must be 2 integers"),
+    ],
+)
+def test_input_that_does_not_fit(images, labels, message):
+    with pytest.raises(ValueError, match=message):
+        analysis.gradient_norms(zoo.plain_mlp((8, 8, 1), depth=3), images, labels)
+
+
+def test_net_without_a_layer_between_stem_and_logits():
+    with pytest.raises(ValueError, match="between its first and its last"):
+        analysis.gradient_norms(zoo.plain_mlp((4,), depth=1), np.ones((1, 4)), [0])
+
+
+def kernel_gradients(model, x, labels):
+    """Gradients of the mean cross-entropy with respect to the kernel of each H."""
+    weights = iter(np.float64(w) for w in model.get_weights())
+    x = np.maximum(x @ next(weights) + next(weights), 0)
+    steps = []
+    for layer in model.layers[4:-1]:  # after image, rescale, flatten and stem
+        w_h, b_h = next(weights), next(weights)
+        h, t, w_t = np.maximum(x @ w_h + b_h, 0), 1.0, None
+        if layer.name.startswith("highway"):
+            w_t, b_t = next(weights), next(weights)
+            t = sigmoid(x @ w_t + b_t)
+        steps.append((x, h, t, w_h, w_t))
+        x = x + t * (h - x)
+    kernel, bias = next(weights), next(weights)
+    odds = np.exp(x @ kernel + bias)
+    error = odds / odds.sum(1, keepdims=True) - np.eye(10)[labels]
+    dy, gradients = error @ kernel.T / len(labels), []
+    for x, h, t, w_h, w_t in reversed(steps):
+        dz = dy * t * (h > 0)
+        gradients.insert(0, x.T @ dz)
+        dx = dz @ w_h.T + dy * (1 - t)
+        if w_t is not None:
+            dx += (dy * (h - x) * t * (1 - t)) @ w_t.T
+        dy = dx
+    return gradients

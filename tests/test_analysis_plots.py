@@ -1,0 +1,132 @@
+import pathlib
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from zoo.analysis import plots
+
+RNG = np.random.default_rng(0)
+
+
+def gate_figure(widths=(4, 4, 4), pixels=(), **arguments):
+    rows = [[RNG.random((*shape, n)) for n in widths] for shape in ((), (), pixels)]
+    return plots.gate_figure(*rows, rows[2], **arguments), rows
+
+
+def accuracy_figure():
+    return plots.accuracy_figure(
+        {"highway": {5: [0.9, 1.0], 50: [0.8]}, "plain": {5: [0.7], 50: [0.1]}},
+        xlabel="layers",
+        reference={"plain": [0.6, 0.2]},
+        chance=0.1,
+        title="Digits",
+    )
+
+
+def gradient_figure():
+    norms = {"plain": np.geomspace(1e-20, 1e-3, 50), "highway": np.ones(10)}
+    return plots.gradient_figure(norms, title="At initialisation")
+
+
+def test_gate_figure():
+    figure, (biases, *_) = gate_figure(title="highway_mlp after training")
+    panels = figure.axes[:4]
+    assert isinstance(figure, Figure)
+    assert [axis.get_title() for axis in panels] == [
+        "Transform gate biases",
+        "Mean transform gate",
+        "Transform gate, one sample",
+        "Block output, one sample",
+    ]
+    assert {axis.get_xlabel() for axis in panels} == {"unit"}
+    assert panels[0].get_ylabel() == "layer (depth)"
+    assert figure.get_suptitle() == "highway_mlp after training"
+    assert np.array_equal(panels[0].images[0].get_array(), biases)
+
+
+def test_gates_share_the_scale_from_0_to_1():
+    figure, _ = gate_figure()
+    assert [axis.images[0].get_clim() for axis in figure.axes[1:3]] == [(0, 1)] * 2
+
+
+def test_the_first_layer_is_on_top():
+    figure, _ = gate_figure()
+    bottom, top = figure.axes[0].get_ylim()
+    assert bottom > top
+
+
+def test_narrow_layers_end_early():
+    figure, (biases, *_) = gate_figure(widths=(2, 4))
+    values = np.ma.filled(figure.axes[0].images[0].get_array(), np.nan)
+    assert np.array_equal(np.isnan(values), [[0, 0, 1, 1], [0, 0, 0, 0]])
+    assert np.array_equal(values[0, :2], biases[0])
+
+
+def test_convolutions_show_the_mean_over_pixels():
+    figure, (_, _, gates) = gate_figure(pixels=(5, 6))
+    values = figure.axes[2].images[0].get_array()
+    assert np.allclose(values, [gate.mean((0, 1)) for gate in gates], atol=1e-15)
+
+
+def test_accuracy_figure():
+    (axis,) = accuracy_figure().axes
+    assert axis.get_xlabel() == "layers"
+    assert axis.get_ylabel() == "test accuracy"
+    assert axis.get_title() == "Digits"
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["5", "50"]
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert labels == ["highway", "plain", "printed (one seed)", "chance"]
+    lines = [list(line.get_ydata()) for line in axis.lines]
+    assert [0.9, 1.0] in lines  # a dot for each run
+    assert [0.95, 0.8] in lines  # the means
+    assert [0.6, 0.2] in lines  # the paper's
+    assert axis.get_ylim()[0] == 0
+
+
+def test_gradient_figure():
+    (axis,) = gradient_figure().axes
+    assert axis.get_yscale() == "log"
+    assert axis.get_xlabel() == "layer (depth)"
+    assert "gradient" in axis.get_ylabel()
+    assert [len(line.get_xdata()) for line in axis.lines] == [50, 10]
+    assert axis.lines[0].get_xdata()[0] == 1
+    texts = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert texts == ["plain", "highway"]
+
+
+@pytest.mark.parametrize(
+    "suffix, start",
+    [("png", b"\x89PNG\r\n\x1a\n"), ("pdf", b"%PDF"), ("svg", b"<?xml")],
+)
+def test_save(tmp_path, suffix, start):
+    path = plots.save(accuracy_figure(), tmp_path / f"plot.{suffix}")
+    assert path == tmp_path / f"plot.{suffix}"
+    assert path.read_bytes().startswith(start)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = plots.save(accuracy_figure(), tmp_path / "plot.png")
+    before = path.read_bytes()
+
+    def fail(figure, file, **kwargs):
+        pathlib.Path(file).write_bytes(b"half a")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="disk full"):
+        plots.save(gradient_figure(), path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_global(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+    settings = list(dict.items(matplotlib.rcParams))
+    for figure in (gate_figure()[0], accuracy_figure(), gradient_figure()):
+        plots.save(figure, tmp_path / "plot.png")
+    assert "matplotlib.pyplot" not in sys.modules
+    assert list(dict.items(matplotlib.rcParams)) == settings

@@ -1,0 +1,143 @@
+import importlib
+import pathlib
+
+import pytest
+
+from recipes import configs
+from zoo import models
+
+# Stem 64 → 64, then 4,160 a plain layer or 8,320 a highway layer, then 64 → 10.
+PARAMETERS = {
+    "highway_mlp_digits_5": 46_410,
+    "highway_mlp_digits_20": 171_210,
+    "highway_mlp_digits_50": 420_810,
+    "plain_mlp_digits_5": 25_610,
+    "plain_mlp_digits_20": 88_010,
+    "plain_mlp_digits_50": 212_810,
+}
+
+
+def build(config):
+    return getattr(models, config.builder)(**config.model)
+
+
+def test_every_file_is_a_config():
+    folder = pathlib.Path(configs.__file__).parent
+    assert configs.names() == sorted(
+        file.stem for file in folder.glob("*.py") if file.stem != "__init__"
+    )
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_docstring_gives_the_claim_and_the_command(name):
+    assert configs.claim(name)
+    module = importlib.import_module(f"recipes.configs.{name}")
+    assert f"python recipes/train.py {name}\n" in module.__doc__
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_parameters(name):
+    assert build(configs.load(name)).count_params() == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", [n for n in configs.names() if "_digits_" in n])
+def test_digits_configs_are_named_after_the_tutorials_count(name):
+    config = configs.load(name)
+    layers = config.model["depth"] - 1  # without the stem
+    assert name == f"{config.builder}_digits_{layers}"
+
+
+def test_unknown_name_lists_the_nearest_first():
+    with pytest.raises(ValueError, match="must be one of highway_mlp_digits_50, "):
+        configs.load("highway_mlp_digit_50")
+
+
+@pytest.fixture
+def config():
+    return configs.load("highway_mlp_digits_50")
+
+
+@pytest.mark.parametrize(
+    "assignment, get, value",
+    [
+        ("epochs=3", lambda c: c.epochs, 3),
+        ("decay=1e-4", lambda c: c.decay, 1e-4),
+        ("decay=1", lambda c: c.decay, 1.0),
+        ("dataset=mnist", lambda c: c.dataset, "mnist"),
+        ("dataset='mnist'", lambda c: c.dataset, "mnist"),
+        ("jit_compile=true", lambda c: c.jit_compile, True),
+        ("train_split=train", lambda c: c.train_split, "train"),
+        ("model.gate_bias=-3", lambda c: c.model["gate_bias"], -3.0),
+        ("model.activation=tanh", lambda c: c.model["activation"], "tanh"),
+        ("model.carry=separate", lambda c: c.model["carry"], "separate"),
+        (
+            "model.input_shape=(28, 28, 1)",
+            lambda c: c.model["input_shape"],
+            (28, 28, 1),
+        ),
+        (
+            "model.kernel_initializer=he_normal",
+            lambda c: c.model["kernel_initializer"],
+            "he_normal",
+        ),
+        ("optimizer.learning_rate=1", lambda c: c.optimizer["learning_rate"], 1.0),
+    ],
+)
+def test_set(config, assignment, get, value):
+    changed = config.set(assignment)
+    assert get(changed) == value
+    assert type(get(changed)) is type(value)
+    assert config == configs.load("highway_mlp_digits_50")
+    same = {key: v for key, v in changed.flat().items() if config.flat()[key] == v}
+    assert len(same) == len(config.flat()) - 1  # nothing else has changed
+
+
+@pytest.mark.parametrize(
+    "assignment, message",
+    [
+        ("epochs", "`--set` takes key=value. Received: 'epochs'"),
+        ("epoch=3", "such as epochs, .*Received: 'epoch'"),
+        ("gate_bias=-3", r"such as model\.gate_bias, .*Received: 'gate_bias'"),
+        ("model.gatebias=-3", r"such as model\.gate_bias, "),
+        ("model.name=other", r"Received: 'model\.name'"),
+        ("colour=red", "`--set` takes a field of the config"),
+        (
+            "epochs=3.5",
+            "`epochs` must be of type int, such as 30. Received: epochs=3.5",
+        ),
+        ("epochs=many", "`epochs` must be of type int"),
+        ("epochs=True", "`epochs` must be of type int"),
+        ("jit_compile=1", "`jit_compile` must be of type bool"),
+        ("dataset=5", "`dataset` must be of type str"),
+        ("model.gate_bias=low", r"`model\.gate_bias` must be of type float"),
+        ("model.input_shape=8", r"`model\.input_shape` must be of type tuple"),
+    ],
+)
+def test_set_refuses(config, assignment, message):
+    with pytest.raises(ValueError, match=message):
+        config.set(assignment)
+
+
+def test_replace_merges_dicts(config):
+    changed = config.replace(seed=1, model={"depth": 3}, optimizer={"beta_1": 0.5})
+    assert changed.seed == 1
+    assert changed.model == {**config.model, "depth": 3}
+    assert changed.optimizer == {**config.optimizer, "beta_1": 0.5}
+    assert config == configs.load("highway_mlp_digits_50")
+    assert (config.seed, config.model["depth"]) == (0, 51)
+    assert "beta_1" not in config.optimizer
+
+
+def test_configs_do_not_share_what_they_hold(config):
+    before = configs.load("highway_mlp_digits_20")
+    config.replace(model={"units": 8}).model["units"] = 16
+    assert configs.load("highway_mlp_digits_20") == before
+    assert config.model["units"] == 64
+
+
+def test_flat_names_every_argument_of_the_builder(config):
+    flat = config.flat()
+    assert flat["model.depth"] == 51
+    assert flat["model.carry"] == "coupled"  # the builder's default
+    assert flat["optimizer.name"] == "adam"
+    assert "model" not in flat

@@ -1,0 +1,307 @@
+import csv
+import json
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+
+import zoo
+from recipes import configs, train
+from zoo import datasets, models, training
+
+SMALL = "highway_mlp_digits_5"
+
+
+def run(directory, *arguments, name=SMALL):
+    return train.main([name, "--run-dir", str(directory), *arguments])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Directory of a run that no test may change."""
+    directory = tmp_path_factory.mktemp("runs") / "finished"
+    assert run(directory, "--epochs", "2") == 0
+    return directory
+
+
+def contents(folder):
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {file: file.read_bytes() for file in files}
+
+
+def history(directory):
+    with open(directory / "history.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def weights(directory):
+    return zoo.load(directory).get_weights()
+
+
+def test_run_directory(finished):
+    assert {file.name for file in finished.iterdir()} == {
+        "config.json",
+        "history.csv",
+        "metrics.json",
+        "gates.png",
+        "saved_model",
+    }
+    assert (finished / "gates.png").read_bytes().startswith(b"\x89PNG")
+    config = json.loads((finished / "config.json").read_text(encoding="utf-8"))
+    assert config["epochs"] == 2
+    assert config["model.depth"] == 6
+    rows = history(finished)
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert list(rows[0]) == ["epoch", "seconds", "accuracy", "loss"]
+
+
+def test_metrics(finished):
+    metrics = json.loads((finished / "metrics.json").read_text(encoding="utf-8"))
+    assert sorted(metrics) == sorted(
+        ["name", "test", "validation", "parameters", "epochs", "seconds", "seed"]
+        + ["versions"]
+    )
+    assert metrics["name"] == SMALL
+    assert sorted(metrics["test"]) == ["accuracy", "loss"]
+    assert metrics["validation"] is None  # trained on train+validation
+    assert metrics["parameters"] == 46_410
+    assert (metrics["epochs"], metrics["seed"]) == (2, 0)
+    assert metrics["seconds"] > 0
+
+
+def test_saved_model_is_the_net_that_was_measured(finished):
+    model = zoo.load(finished)
+    metrics = json.loads((finished / "metrics.json").read_text(encoding="utf-8"))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss, metrics=["accuracy"])
+    images, labels = datasets.arrays("digits", "test")
+    found = model.evaluate(images, labels, verbose=0, return_dict=True)
+    assert np.isclose(found["loss"], metrics["test"]["loss"], rtol=1e-5)
+    assert found["accuracy"] == metrics["test"]["accuracy"]
+
+
+def test_card(finished):
+    card = zoo.load_served(finished).card
+    assert card["name"] == SMALL
+    assert card["dataset"] == "digits"
+    assert card["classes"] == list("0123456789")
+    assert card["recipe"]["train_split"] == "train+validation"
+    metrics = json.loads((finished / "metrics.json").read_text(encoding="utf-8"))
+    assert card["metrics"] == metrics
+
+
+def test_same_seed_gives_the_same_bits(finished, tmp_path):
+    assert run(tmp_path / "again", "--epochs", "2") == 0
+    assert all(map(np.array_equal, weights(tmp_path / "again"), weights(finished)))
+    assert run(tmp_path / "other", "--epochs", "2", "--seed", "1") == 0
+    assert not any(map(np.array_equal, weights(tmp_path / "other"), weights(finished)))
+
+
+@pytest.mark.parametrize("name", [n for n in configs.names() if n != SMALL])
+def test_every_config_trains(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train.main([name, "--epochs", "1"]) == 0
+    files = {file.name for file in (tmp_path / "runs" / name).iterdir()}
+    assert {"metrics.json", "saved_model"} <= files
+    assert ("gates.png" in files) == ("highway" in name)
+
+
+def test_validation_split_and_decay(tmp_path):
+    changes = ("train_split=train", "decay=0.01", "model.units=8", "batch_size=512")
+    arguments = [part for change in changes for part in ("--set", change)]
+    assert run(tmp_path / "run", "--epochs", "1", *arguments) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert sorted(metrics["validation"]) == ["accuracy", "loss"]
+    (row,) = history(tmp_path / "run")
+    assert metrics["test"]["loss"] < float(row["loss"]) - 0.1  # without the decay
+
+
+def test_strategy(tmp_path):
+    assert run(tmp_path / "run", "--epochs", "1", "--strategy", "mirrored") == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["strategy"] == "mirrored"
+
+
+def test_list(capsys):
+    assert train.main(["--list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in configs.names())
+
+
+def interrupt_after_an_epoch(command, directory):
+    """What a process printed that got Ctrl-C once its first epoch was done."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not (directory / "history.csv").exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    return out
+
+
+def test_interrupted_run_goes_on(tmp_path, pytestconfig):
+    script = str(pytestconfig.rootpath / "recipes" / "train.py")
+    slow = ["--epochs", "3", "--set", "batch_size=2"]
+    command = [sys.executable, script, SMALL, "--run-dir", str(tmp_path / "run"), *slow]
+    out = interrupt_after_an_epoch(command, tmp_path / "run")
+    assert "Stopped after epoch 1 of 3" in out
+    printed = shlex.split(out.strip().splitlines()[-1])
+    assert printed == command
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    first = history(tmp_path / "run")
+    assert [row["epoch"] for row in first] == ["1"]
+
+    out = subprocess.run(printed, check=True, capture_output=True, text=True).stdout
+    assert "going on after epoch 1" in out
+    assert [row["epoch"] for row in history(tmp_path / "run")] == ["1", "2", "3"]
+    assert history(tmp_path / "run")[0] == first[0]
+    assert run(tmp_path / "undisturbed", *slow) == 0
+    ours, theirs = weights(tmp_path / "run"), weights(tmp_path / "undisturbed")
+    assert all(map(np.array_equal, ours, theirs))
+    left = {file.name for file in (tmp_path / "run").iterdir()}
+    assert left == {file.name for file in (tmp_path / "undisturbed").iterdir()}
+
+
+def test_stopped_after_the_last_epoch(tmp_path, monkeypatch, finished):
+    """All epochs are done, nothing is measured or written yet."""
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Run, "_metrics", stop)
+        assert run(tmp_path / "run", "--epochs", "2") == 130
+    (tmp_path / "run" / "history.csv").unlink(missing_ok=True)
+    assert run(tmp_path / "run", "--epochs", "2") == 0
+    assert len(history(tmp_path / "run")) == 2
+    assert all(map(np.array_equal, weights(tmp_path / "run"), weights(finished)))
+
+
+def refused(capsys, arguments, *parts):
+    """Checks that a command ends with one sentence that has these parts, in order."""
+    assert train.main([str(argument) for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    for part in parts:
+        assert part in err
+        err = err.split(part, 1)[1]
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (["highway_mlp_digit_5"], ["`name` must be one of highway_mlp_digits_5, "]),
+        ([], ["give the name of a config", "--list"]),
+        ([SMALL, "--epochs", "0"], ["`epochs`", "at least 1", "epochs=0"]),
+        ([SMALL, "--epochs", "-3"], ["`epochs`", "at least 1", "epochs=-3"]),
+        ([SMALL, "--seed", "-1"], ["`seed`", "at least 0", "seed=-1"]),
+        ([SMALL, "--strategy", "miror"], ["`strategy`", "one of mirrored", "'miror'"]),
+        ([SMALL, "--set", "batch_size=0"], ["`batch_size`", "at least 1"]),
+        ([SMALL, "--set", "model.depth=0"], ["`depth`", "at least 1", "depth=0"]),
+        ([SMALL, "--set", "model.units=0"], ["`units`", "at least 1", "units=0"]),
+        ([SMALL, "--set", "model.carry=none"], ["`model.carry`", "carry=none"]),
+        ([SMALL, "--set", "model.carry=low"], ["`carry`", "'coupled'", "'low'"]),
+        ([SMALL, "--set", "model.activation=rel"], ["activation", "rel"]),
+        ([SMALL, "--set", "optimizer.name=adan"], ["optimizer", "adan"]),
+        ([SMALL, "--set", "dataset=digit"], ["`dataset` must be one of digits, "]),
+        ([SMALL, "--set", "train_split=test"], ["`train_split`", "train+validation"]),
+        ([SMALL, "--set", "builder=mlp"], ["`builder`", "highway_mlp", "'mlp'"]),
+        ([SMALL, "--set", "decay=-1"], ["`rate`", "≥ 0", "-1"]),
+        ([SMALL, "--set", "gate_bias=-3"], ["model.gate_bias", "'gate_bias'"]),
+        ([SMALL, "--set", "epochs=many"], ["`epochs`", "type int", "epochs=many"]),
+        ([SMALL, "--set", "epochs"], ["key=value", "'epochs'"]),
+        (
+            [SMALL, "--set", "dataset=mnist"],
+            ["`model.input_shape`", "(8, 8, 1)", "mnist has (28, 28, 1)"],
+        ),
+        (
+            [SMALL, "--set", "model.num_classes=7"],
+            ["`model.num_classes`", "num_classes=7", "digits has 10"],
+        ),
+    ],
+)
+def test_wrong_input(arguments, parts, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    refused(capsys, arguments, *parts)
+    assert not list(tmp_path.iterdir())
+
+
+def test_run_directory_that_cannot_be_made(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for directory in (file, file / "below", file / "far" / "below"):
+        refused(capsys, [SMALL, "--run-dir", directory], "`--run-dir`", str(directory))
+    assert contents(tmp_path) == {file: b"mine"}
+
+
+def test_run_directory_with_other_files(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    refused(capsys, [SMALL, "--run-dir", tmp_path], str(tmp_path), "other files")
+    assert contents(tmp_path) == {tmp_path / "notes.txt": b"mine"}
+
+
+def test_run_directory_of_another_config(finished, capsys):
+    before = contents(finished)
+    there = ["--run-dir", finished]
+    command = [SMALL, "--epochs", "2", "--seed", "7", *there]
+    refused(capsys, command, str(finished), "seed is 0 there and 7 here")
+    refused(
+        capsys, ["highway_mlp_digits_20", "--epochs", 2, *there], "model.depth is 6"
+    )
+    assert contents(finished) == before
+
+
+def test_run_directory_of_a_finished_run(finished, capsys):
+    before = contents(finished)
+    command = [SMALL, "--epochs", "2", "--run-dir", finished]
+    refused(capsys, command, str(finished), "finished", "--run-dir")
+    assert contents(finished) == before
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"seed"'])
+def test_run_directory_with_a_damaged_config(text, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(text)
+    refused(capsys, [SMALL, "--run-dir", tmp_path], "config.json", "read", "--run-dir")
+    assert contents(tmp_path) == {tmp_path / "config.json": text.encode()}
+
+
+def test_one_error_from_the_shell(tmp_path, pytestconfig):
+    script = pytestconfig.rootpath / "recipes" / "train.py"
+    command = [sys.executable, str(script), SMALL, "--epochs", "-1"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert process.stderr.splitlines()[-1].startswith("error: `epochs`")
+    assert "Traceback" not in process.stderr
+    assert not list(pathlib.Path(tmp_path).iterdir())
+
+
+@pytest.mark.parametrize("name", ["highway_mlp_digits_5", "highway_mlp_digits_20"])
+def test_defaults_overfit_32_images(name):
+    """Wrong defaults of initial draw, rate, scaling or BN show here first."""
+    config = configs.load(name)
+    model = getattr(models, config.builder)(**config.model)
+    training.set_kernel_decay(model, config.decay)
+    arguments = {k: v for k, v in config.optimizer.items() if k != "name"}
+    model.compile(
+        keras.optimizers.get({"class_name": "adam", "config": arguments}),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    images, labels = (part[:32] for part in datasets.arrays("digits", "train"))
+    fit = model.fit(images, labels, batch_size=32, epochs=100, verbose=0)
+    accuracy = fit.history["accuracy"][-1]
+    assert accuracy >= 0.9
+    assert model.evaluate(images, labels, verbose=0)[1] >= accuracy - 0.1

@@ -1,0 +1,272 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import zoo
+from zoo import datasets
+from zoo.training import Resume, set_kernel_decay
+
+
+def mlp(scan="auto"):
+    return zoo.highway_mlp(
+        (8, 8, 1), depth=4, units=8, bias_initializer="random_normal", scan=scan
+    )
+
+
+def cnn():
+    return zoo.highway_cnn(input_shape=(8, 8, 1), stages=((4, 2), (6, 1)))
+
+
+def resnet():
+    return zoo.preact_resnet(8, input_shape=(8, 8, 3))
+
+
+def train_without_loss(model, steps, rate):
+    """Steps of a loss that is identically 0: all that is left is the decay."""
+    model.compile(
+        keras.optimizers.SGD(rate), lambda y, logits: ops.sum(0 * logits, axis=-1)
+    )
+    shape = (4, *model.input.shape[1:])
+    for _ in range(steps):
+        images = np.random.default_rng(0).integers(0, 255, shape)
+        model.train_on_batch(images, np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [mlp, lambda: mlp(scan=False), cnn, resnet],
+    ids=["loop", "mlp", "cnn", "bn"],
+)
+def test_decay_reaches_kernels_only(make):
+    model = make()
+    kernels = [w for w in model.trainable_weights if w.path.endswith("kernel")]
+    others = [w for w in model.trainable_weights if not w.path.endswith("kernel")]
+    before = [w.numpy() for w in kernels], [w.numpy() for w in others]
+    assert set_kernel_decay(model, 0.1) == len(kernels)
+    train_without_loss(model, steps=5, rate=0.5)
+    for kernel, old in zip(kernels, before[0], strict=True):
+        assert np.allclose(kernel, old * (1 - 0.5 * 0.1) ** 5, rtol=1e-6)
+    for weight, old in zip(others, before[1], strict=True):
+        assert np.array_equal(weight, old), weight.path
+
+
+def test_decay_is_in_the_loss():
+    model = mlp()
+    set_kernel_decay(model, 0.1)
+    kernels = [w.numpy() for w in model.weights if w.path.endswith("kernel")]
+    penalty = 0.1 / 2 * sum(np.sum(np.square(kernel)) for kernel in kernels)
+    assert np.isclose(sum(map(float, model.losses)), penalty, rtol=1e-6)
+
+
+def test_no_decay():
+    model = mlp()
+    set_kernel_decay(model, 0.1)
+    set_kernel_decay(model, 0)
+    assert model.losses == []
+    before = model.get_weights()
+    train_without_loss(model, steps=1, rate=0.5)
+    assert all(map(np.array_equal, model.get_weights(), before))
+
+
+@pytest.mark.parametrize("rate", [-1e-4, float("nan"), float("inf"), "0.1", None, True])
+def test_decay_that_is_no_rate(rate):
+    with pytest.raises(ValueError, match=f"`rate` must be a number.*rate={rate!r}"):
+        set_kernel_decay(mlp(), rate)
+
+
+class StopAt(keras.callbacks.Callback):
+    """Ctrl-C in the middle of an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch, self.current = epoch, None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.current = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.current == self.epoch and batch == 2:
+            raise KeyboardInterrupt
+
+
+def run(directory, epochs=4, stop_at=None):
+    """A run with everything that has a state: dropout, Adam, the order of the data."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Rescaling(1 / 16),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(8, "relu"),
+            zoo.layers.HighwayDense(),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(10),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    resume = Resume(directory)
+    begin = resume.restore(model)
+    data = datasets.load("digits", "train", 256, seed=3, epoch=begin, epochs=None)
+    callbacks = [resume, *([] if stop_at is None else [StopAt(stop_at)])]
+    try:
+        model.fit(
+            data,
+            epochs=epochs,
+            initial_epoch=begin,
+            steps_per_epoch=5,  # an epoch of the data
+            callbacks=callbacks,
+            shuffle=False,
+            verbose=0,
+        )
+    except KeyboardInterrupt:
+        assert stop_at is not None
+    return model, resume
+
+
+def result(run):
+    """Weights, state of optimizer and dropout, and history without its times."""
+    model, resume = run
+    variables = [*model.variables, *model.optimizer.variables]
+    rows = [{k: v for k, v in r.items() if k != "seconds"} for r in resume.history]
+    return [v.numpy().tolist() for v in variables], rows
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return result(run(tmp_path_factory.mktemp("undisturbed")))
+
+
+def test_resumed_run_ends_like_an_undisturbed_one(undisturbed, tmp_path):
+    _, resume = run(tmp_path, stop_at=2)
+    assert resume.epoch == 2
+    _, resume = run(tmp_path, stop_at=3)
+    assert resume.epoch == 3
+    assert result(run(tmp_path)) == undisturbed
+
+
+def test_a_new_run_begins_at_0(tmp_path):
+    model, _ = run(tmp_path / "a", epochs=0)
+    assert Resume(tmp_path / "b").restore(model) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_history(undisturbed):
+    _, rows = undisturbed
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
+    assert list(rows[0]) == ["epoch", "accuracy", "loss"]
+
+
+def files(directory):
+    return sorted(file.name for file in directory.iterdir())
+
+
+def test_two_generations_are_kept_and_other_files_left_alone(tmp_path):
+    for name in ("notes.txt", "resume-best.npz", "other.npz"):
+        (tmp_path / name).write_text("mine")
+    own = ["resume-00003.npz", "resume-00004.npz"]
+    foreign = ["notes.txt", "other.npz", "resume-best.npz"]
+    model, resume = run(tmp_path)
+    assert files(tmp_path) == sorted(own + foreign)
+    assert resume.restore(model) == 4
+    (tmp_path / "resume-00005.tmp").write_bytes(b"left by a process that was killed")
+    resume.discard()
+    assert files(tmp_path) == foreign
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def empty(file):
+    file.write_bytes(b"")
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip])
+def test_damaged_file_costs_an_epoch(damage, undisturbed, tmp_path, capsys):
+    run(tmp_path, epochs=3)
+    damage(tmp_path / "resume-00003.npz")
+    again = run(tmp_path)
+    assert (
+        "Unreadable, so an epoch is repeated: resume-00003" in capsys.readouterr().out
+    )
+    assert result(again) == undisturbed
+
+
+def test_no_readable_file_is_an_error(tmp_path):
+    run(tmp_path, epochs=3)
+    for file in tmp_path.iterdir():
+        truncate(file)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    message = "No saved state in .* can be read: resume-00003.npz: .*resume-00002.npz: "
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_no_flipped_byte_loads_something_else(tmp_path):
+    keras.utils.clear_session()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((1, 2)), np.ones((1, 2)), verbose=0, callbacks=[Resume(tmp_path)])
+    file = tmp_path / "resume-00001.npz"
+    content = file.read_bytes()
+    right = [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
+    refused = 0
+    for place in range(0, len(content), 3):
+        changed = bytearray(content)
+        changed[place] ^= 0xFF
+        file.write_bytes(changed)
+        resume = Resume(tmp_path)
+        try:
+            resume.restore(model)
+        except ValueError:
+            refused += 1
+            continue
+        now = [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
+        assert all(map(np.array_equal, now, right)), place
+        assert resume.epoch == len(resume.history) == 1
+    assert refused > len(content) / 3 / 2
+
+
+def test_state_of_another_model(tmp_path):
+    run(tmp_path, epochs=1)
+    model = mlp()
+    model.compile("adam", "mse")
+    with pytest.raises(ValueError, match="resume-00001.npz is another model's"):
+        Resume(tmp_path).restore(model)
+
+
+def test_nothing_is_half_written(tmp_path, monkeypatch):
+    model, resume = run(tmp_path, epochs=1)
+    before = (tmp_path / "resume-00001.npz").read_bytes()
+
+    def fail(file, **arrays):
+        file.write(b"half a")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.raises(OSError, match="disk full"):
+        run(tmp_path, epochs=2)
+    assert (tmp_path / "resume-00001.npz").read_bytes() == before
+    assert Resume(tmp_path).restore(model) == 1
+
+
+def test_state_is_readable_without_this_package(tmp_path):
+    run(tmp_path, epochs=1)
+    with np.load(tmp_path / "resume-00001.npz", allow_pickle=False) as file:
+        record = json.loads(file["record"].tobytes())
+    assert record["epoch"] == 1
+    assert record["history"][0]["epoch"] == 1

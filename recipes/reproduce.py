@@ -45,6 +45,10 @@ DRAWS = {
 }
 
 
+class Refused(ValueError):
+    """What stands on the disk forbids a run."""
+
+
 class Runs:
     """Trains the runs of a table, each in a directory of its own, once."""
 
@@ -72,8 +76,12 @@ class Runs:
         return found
 
     def _metrics(self, config, directory):
+        if (directory / train.CONFIG).exists() and not train.holds(directory, config):
+            raise Refused(
+                f"{directory} holds a run of another config; delete it to train anew."
+            )
         path = directory / train.METRICS
-        if path.exists() and train.holds(directory, config):
+        if path.exists():
             return json.loads(path.read_text(encoding="utf-8"))
         run = train.Run(config, directory, directory.name)
         return run.fit(artefacts=False, also=lambda model: context(config, model))
@@ -81,7 +89,7 @@ class Runs:
 
 def context(config, model):
     """What is left without gates, and how many layers change a prediction."""
-    if not any(isinstance(la, analysis.gates.BaseHighway) for la in model.layers):
+    if not any(analysis.is_gated(layer) for layer in model.layers):
         return {}
     lesions = analysis.lesions(model, *datasets.arrays(config.dataset, "test"))
     return {
@@ -322,6 +330,9 @@ def main(argv=None) -> int:
         return 2
     try:
         rows, figure = TABLES[args.table](args.seeds)
+    except Refused as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("\nStopped; the same command goes on with the runs that are missing.")
         return 130

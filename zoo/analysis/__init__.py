@@ -8,6 +8,7 @@ from zoo.analysis.gates import (
     gate_biases,
     gated_layers,
     gates_by_class,
+    is_gated,
     mean_gates,
     trace,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "gated_layers",
     "gates_by_class",
     "gradient_norms",
+    "is_gated",
     "lesions",
     "mean_gates",
     "trace",

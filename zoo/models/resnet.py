@@ -93,8 +93,10 @@ def preact_resnet(
         )
 
     x = inputs = keras.Input((height, width, channels), name="image")
-    x = keras.layers.Normalization(
-        mean=mean, variance=[s * s for s in std], name="normalise"
+    x = keras.layers.Rescaling(  # (x − mean)/std
+        [1 / s for s in std],
+        [-m / s for m, s in zip(mean, std, strict=True)],
+        name="normalise",
     )(x)
     x = keras.layers.Conv2D(
         16,

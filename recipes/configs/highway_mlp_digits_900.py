@@ -1,0 +1,29 @@
+"""900 weight layers on scikit-learn's digits: depth is no obstacle.
+
+    python recipes/train.py highway_mlp_digits_900
+
+As `highway_mlp_digits_50`, with 899 highway layers of 32 units, so that the trained
+net stays small: 1,901,098 parameters.
+"""
+
+import math
+
+from recipes.configs import highway_mlp_digits_50
+
+# U(±1/√n), n = 32, as in the 50-layer config; the stem's n is 64.
+LIMIT = 1 / math.sqrt(32)
+UNIFORM = {
+    "class_name": "RandomUniform",
+    "config": {"minval": -LIMIT, "maxval": LIMIT},
+}
+
+CONFIG = highway_mlp_digits_50.CONFIG.replace(
+    model={
+        "depth": 900,
+        "units": 32,
+        "gate_bias": -8.0,
+        "kernel_initializer": UNIFORM,
+        "gate_kernel_initializer": UNIFORM,
+        "bias_initializer": UNIFORM,
+    },
+)

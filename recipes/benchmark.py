@@ -100,6 +100,7 @@ class Worker:
         self.process.stdin.close()
         peak = self._answer()["peak"]
         self.process.wait()
+        self.process.stdout.close()
         self.log.close()
         return peak
 

@@ -6,19 +6,17 @@ import pytest
 from recipes import configs
 from zoo import models
 
-# Stem 64 → 64, then 4,160 a plain layer or 8,320 a highway layer, then 64 → 10.
-PARAMETERS = {
-    "highway_mlp_digits_5": 46_410,
-    "highway_mlp_digits_20": 171_210,
-    "highway_mlp_digits_50": 420_810,
-    "plain_mlp_digits_5": 25_610,
-    "plain_mlp_digits_20": 88_010,
-    "plain_mlp_digits_50": 212_810,
+# Depth in the papers' count, and parameters: stem 64 → 64, then 4,160 a plain layer or
+# 8,320 a highway layer, then 64 → 10.
+NETS = {
+    "highway_mlp_digits_5": (6, 46_410),
+    "highway_mlp_digits_20": (21, 171_210),
+    "highway_mlp_digits_50": (51, 420_810),
+    "highway_mlp_digits_900": (900, 1_901_098),  # 32 units
+    "plain_mlp_digits_5": (6, 25_610),
+    "plain_mlp_digits_20": (21, 88_010),
+    "plain_mlp_digits_50": (51, 212_810),
 }
-
-
-def build(config):
-    return getattr(models, config.builder)(**config.model)
 
 
 def test_every_file_is_a_config():
@@ -36,15 +34,10 @@ def test_docstring_gives_the_claim_and_the_command(name):
 
 
 @pytest.mark.parametrize("name", configs.names())
-def test_parameters(name):
-    assert build(configs.load(name)).count_params() == PARAMETERS[name]
-
-
-@pytest.mark.parametrize("name", [n for n in configs.names() if "_digits_" in n])
-def test_digits_configs_are_named_after_the_tutorials_count(name):
+def test_depth_and_parameters(name):
     config = configs.load(name)
-    layers = config.model["depth"] - 1  # without the stem
-    assert name == f"{config.builder}_digits_{layers}"
+    model = getattr(models, config.builder)(**config.model)
+    assert (config.model["depth"], model.count_params()) == NETS[name]
 
 
 def test_unknown_name_lists_the_nearest_first():

@@ -1,0 +1,61 @@
+"""Peers are the same nets; the benchmark times them and writes its table."""
+
+import csv
+import json
+
+import keras
+import pytest
+
+from recipes import benchmark
+from recipes.peers import zoo_keras
+
+NETS = {
+    "mlp": {"kind": "mlp", "depth": 12, "batch": 16},
+    "resnet": {"kind": "resnet", "depth": 14, "batch": 4},
+}
+
+
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize("peer", [p for p in benchmark.PEERS if "compiled" not in p])
+def test_a_peer_has_the_zoo_s_losses(peer, kind):
+    module, options, package, kinds, _ = benchmark.PEERS[peer]
+    if kind not in kinds and peer != "zoo, remat":
+        pytest.skip(f"{peer} has no {kind}")
+    peer = pytest.importorskip(package) and __import__(
+        f"recipes.peers.{module}", fromlist=["start"]
+    )
+    net = NETS[kind]
+    batch = benchmark.make_batch(net)
+    arrays = zoo_keras.arrays_of(zoo_keras.build(net))
+    keras.utils.set_random_seed(1)  # weights come from the arrays alone
+    ours = zoo_keras.start(net, arrays, batch)
+    theirs = peer.start(net, arrays, batch, **options)
+    for _ in range(3):  # first loss, and losses after training steps
+        assert abs(ours(1) - theirs(1)) < 1e-5 * net["depth"]
+
+
+def test_depth_writes_table_and_plot(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "OUT", tmp_path)
+    arguments = "depth --nets mlp_10 --turns 1 --seconds 0.1 --peers"
+    assert benchmark.main([*arguments.split(), "Keras unrolled"]) == 0
+    assert "zoo step ratio" in capsys.readouterr().out
+    with open(tmp_path / "depth" / "table.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["peer"] for row in rows] == ["zoo", "Keras unrolled"]
+    assert all(float(row["step_ms"]) > 0 for row in rows)
+    assert float(rows[0]["zoo_step_ratio"]) == 1
+    assert json.loads((tmp_path / "depth" / "table.json").read_text())["cores"] > 0
+    assert (tmp_path / "depth" / "plot.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dept"], "`benchmark` must be one of depth"),
+        (["depth", "--nets", "mlp_9"], "`--nets` must be one of mlp_900"),
+        (["depth", "--turns", "0"], "`--turns` must be an integer of at least 1"),
+    ],
+)
+def test_wrong_input(arguments, message, capsys):
+    assert benchmark.main(arguments) == 2
+    assert message in capsys.readouterr().err

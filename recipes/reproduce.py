@@ -200,6 +200,21 @@ def digits_gradients(seeds):
     return rows, figure
 
 
+def digits_900(seeds):
+    """900 weight layers on digits, and what is left when gates close."""
+    runs = Runs(ROOT, seeds)
+    runs.add("900", configs.load("highway_mlp_digits_900"), "digits_highway_900")
+    metrics = runs.results()["900"]
+    rows = [_row({"net": "highway", "layers": 899}, metrics, None)]
+    figure = plots.accuracy_figure(
+        {"highway": {"900": _accuracies(metrics)}},
+        xlabel="depth",
+        chance=0.1,
+        title=f"Digits, {seeds} seeds",
+    )
+    return rows, figure
+
+
 def tutorial_net(kind: str, layers: int):
     """The tutorial's net with its own random draw, and its inputs and labels.
 
@@ -229,6 +244,7 @@ TABLES = {
     "digits_depth": digits_depth,
     "digits_gate_bias": digits_gate_bias,
     "digits_gradients": digits_gradients,
+    "digits_900": digits_900,
 }
 
 

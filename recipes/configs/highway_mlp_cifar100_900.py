@@ -1,0 +1,25 @@
+"""900 weight layers on CIFAR-100: no sign of difficulty.
+
+    python recipes/train.py highway_mlp_cifar100_900
+
+Srivastava, Greff, Schmidhuber 2015, "Highway Networks": a 900-layer highway net trains
+on CIFAR-100. The paper gives no width and no settings; ours are those of its MNIST
+depth study, with the gates at −8.
+"""
+
+from recipes.configs import Config
+
+CONFIG = Config(
+    builder="highway_mlp",
+    model={
+        "input_shape": (32, 32, 3),
+        "num_classes": 100,
+        "depth": 900,
+        "units": 50,
+        "gate_bias": -8.0,
+    },
+    dataset="cifar100",
+    epochs=4,
+    batch_size=100,
+    optimizer={"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
+)

@@ -89,6 +89,11 @@ def two_cpus(tmp_path_factory, pytestconfig):
     return folder
 
 
+def arrays(path):
+    with np.load(path) as file:
+        return dict(file)
+
+
 def test_two_replicas_are_used(two_cpus):
     facts = json.loads((two_cpus / "facts.json").read_text())
     assert facts["one_device"] == 1
@@ -97,14 +102,14 @@ def test_two_replicas_are_used(two_cpus):
 
 
 def test_two_replicas_train_like_one(two_cpus):
-    one, two = np.load(two_cpus / "one.npz"), np.load(two_cpus / "two.npz")
-    for name in one.files:
+    one, two = arrays(two_cpus / "one.npz"), arrays(two_cpus / "two.npz")
+    for name in one:
         assert np.allclose(one[name], two[name], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet"])
 def test_mirrored_net_is_exported_as_it_is(two_cpus, name):
-    found = np.load(two_cpus / f"{name}.npz")
+    found = arrays(two_cpus / f"{name}.npz")
     scale = np.abs(found["live"]).max()
     assert np.abs(found["loaded"] - found["live"]).max() < 1e-6 * scale
     assert np.abs(found["served"] - found["live"]).max() < 1e-6 * scale

@@ -75,7 +75,8 @@ def test_served_in_a_process_without_this_package(tmp_path):
     folders = [str(tmp_path / name) for name in models]
     subprocess.run([sys.executable, "-c", FRESH, *folders], check=True, cwd=tmp_path)
     for name, model in models.items():
-        found = np.load(tmp_path / f"{name}-found.npz")
+        with np.load(tmp_path / f"{name}-found.npz") as file:
+            found = dict(file)
         for count in (1, 7):
             images = pixels(model, count)
             logits = model.predict(images, verbose=0)
@@ -92,7 +93,7 @@ def test_served_in_a_process_without_this_package(tmp_path):
                 stages = [gates] if name != "cnn" else [gates[:2], gates[2:]]
                 for i, stage in enumerate(stages, 1):
                     assert close(found[f"{count}/gates/stage_{i}"], stage, 1e-6)
-        endpoints = {key.split("/")[1] for key in found.files}
+        endpoints = {key.split("/")[1] for key in found}
         assert ("gates" in endpoints) == (name != "resnet")
         assert ("serve_uint8" in endpoints) == (name != "vectors")
 

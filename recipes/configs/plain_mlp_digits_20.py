@@ -4,7 +4,7 @@
 
 As `plain_mlp_digits_50`.
 
-Result: test accuracy .1015 ± .0008 (5 seeds), about 3 s of training on 2 CPU cores; the
+Result: test accuracy .1015 ± .0008 (5 seeds), seconds of training on 2 CPU cores; the
 tutorial prints .3593 (one seed).
 """
 

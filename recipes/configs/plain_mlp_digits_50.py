@@ -3,9 +3,10 @@
     python recipes/train.py plain_mlp_digits_50
 
 As `highway_mlp_digits_50` without gates: the same width of 64, initial draw and
-optimizer.
+optimizer. No gradient reaches the first layers.
 
-Result: test accuracy .1015 ± .0008 (5 seeds), about 4 s of training on 2 CPU cores. No gradient reaches the first layers.
+Result: test accuracy .1015 ± .0008 (5 seeds), chance; seconds of training
+on 2 CPU cores.
 """
 
 import dataclasses

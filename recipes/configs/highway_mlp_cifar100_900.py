@@ -19,7 +19,7 @@ CONFIG = Config(
         "gate_bias": -8.0,
     },
     dataset="cifar100",
-    epochs=4,
+    epochs=3,
     batch_size=100,
     optimizer={"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
 )

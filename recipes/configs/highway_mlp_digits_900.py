@@ -21,7 +21,7 @@ CONFIG = highway_mlp_digits_50.CONFIG.replace(
     model={
         "depth": 900,
         "units": 32,
-        "gate_bias": -8.0,
+        "gate_bias": -7.0,
         "kernel_initializer": UNIFORM,
         "gate_kernel_initializer": UNIFORM,
         "bias_initializer": UNIFORM,

@@ -63,33 +63,44 @@ def stages(model: keras.Model) -> list[list[keras.layers.Layer]]:
     return runs
 
 
-def look_inside(layer, x, mask=None, open_gates=None):
-    """(output, T, states) of a highway layer or loop.
+def look_inside(layer, x, mask=None):
+    """(T, states) of a highway layer or loop on its input `x`.
 
-    Args:
-        layer: one of `gated_layers`.
-        x: its input.
-        open_gates: `(copies,)`, factors on the gates; 0 closes one.
-
-    Returns:
-        The output; T `(copies, batch, …)`, float32; the output of each copy
-        `(copies, batch, …)`.
+    T is `(copies, batch, …)`, float32; the states, `(copies, batch, …)`, are the
+    output of each copy.
     """
 
-    def copy(highway, x, extras):
+    def copy(highway, x, _):
         transformed, gate, carry = highway.parts(x, mask)
-        if extras:
-            gate = gate * ops.cast(extras[0], gate.dtype)
         y = highway.mix(x, transformed, gate, carry)
         return y, (ops.cast(gate, "float32"), y)
 
-    extras = () if open_gates is None else (open_gates,)
     if isinstance(layer, ScanLayers):
         dtypes = ("float32", layer.state_dtype)
-        y, values = layer.map_copies(copy, x, extras, dtypes)
-        return y, *values
-    y, values = copy(layer, ops.cast(x, layer.variable_dtype), [e[0] for e in extras])
-    return y, *(value[None] for value in values)
+        return layer.map_copies(copy, x, dtypes=dtypes)[1]
+    _, values = copy(layer, ops.cast(x, layer.variable_dtype), ())
+    return [value[None] for value in values]
+
+
+def with_gates_times(factors, layer, x, mask=None):
+    """Output of a highway layer or loop whose gates are multiplied by `factors`.
+
+    `factors` is `(copies, groups)`: the batch consists of as many groups of equal
+    size, one after the other, each with a factor of its own; 0 closes a gate.
+    """
+    groups = factors.shape[1]
+
+    def copy(highway, x, factor):
+        transformed, gate, carry = highway.parts(x, mask)
+        rest = gate.shape[1:]
+        factor = ops.reshape(factor[0], (groups, 1, *(1 for _ in rest)))
+        gate = ops.reshape(gate, (groups, -1, *rest)) * ops.cast(factor, gate.dtype)
+        gate = ops.reshape(gate, (-1, *rest))
+        return highway.mix(x, transformed, gate, carry), ()
+
+    if isinstance(layer, ScanLayers):
+        return layer.map_copies(copy, x, (factors,))[0]
+    return copy(layer, ops.cast(x, layer.variable_dtype), (factors[0],))[0]
 
 
 class Probe(keras.layers.Layer):
@@ -100,7 +111,7 @@ class Probe(keras.layers.Layer):
         self.inner, self.reduce = layer, reduce
 
     def call(self, x, mask=None):
-        _, gates, states = look_inside(self.inner, x, mask)
+        gates, states = look_inside(self.inner, x, mask)
         if self.reduce:  # the mean over pixels, no states
             axes = tuple(range(2, len(gates.shape) - 1))
             gates = ops.mean(gates, axis=axes) if axes else gates

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo.analysis._inputs import check_images, check_labels
-from zoo.analysis.gates import gated_layers, is_gated, look_inside, names_of
+from zoo.analysis.gates import gated_layers, is_gated, names_of, with_gates_times
 
 
 class Lesions(NamedTuple):
@@ -32,14 +32,15 @@ class Lesions(NamedTuple):
     names: list[str]
 
 
-def lesions(model: keras.Model, images, labels, batch_size: int = 128) -> Lesions:
+def lesions(model: keras.Model, images, labels, batch_size: int = 2048) -> Lesions:
     """Closes the gates of one highway layer (T = 0), for each layer in turn.
 
     Args:
         model: functional or Sequential model with highway layers; it is not changed.
         images: raw images.
         labels: class of each image.
-        batch_size: images computed at a time.
+        batch_size: images computed at a time. Where it is several times the number
+            of images, as many lesions are computed together.
 
     Returns:
         `Lesions`.
@@ -59,67 +60,86 @@ def lesions(model: keras.Model, images, labels, batch_size: int = 128) -> Lesion
     """
     images = check_images(model, images)
     labels = check_labels(model, images, labels)
-    probe, switches = _with_switches(model)
-
-    def measure():
-        logits = probe.predict(images, batch_size=batch_size, verbose=0)
-        logits = logits.astype(np.float64)
-        top = logits.max(1, keepdims=True)
-        log_sum = top[:, 0] + np.log(np.exp(logits - top).sum(1))
-        loss = np.mean(log_sum - logits[np.arange(len(labels)), labels])
-        predicted = logits.argmax(1)
-        return loss, np.mean(predicted == labels), predicted
-
-    intact_loss, intact_accuracy, intact = measure()
-    rows = []
-    for switch in switches:
-        gates = np.ones(switch.open.shape)
-        for i in range(len(gates)):
-            switch.open.assign(np.where(np.arange(len(gates)) == i, 0.0, gates))
-            loss, accuracy, predicted = measure()
-            rows.append((loss, accuracy, np.mean(predicted != intact)))
-        switch.open.assign(gates)
-    for switch in switches:
-        switch.open.assign(np.zeros(switch.open.shape))
-    closed_loss, closed_accuracy, _ = measure()
+    names = [name for layer in gated_layers(model) for name in names_of(layer)]
+    layers = len(names)
+    # One row for the intact net, one for each layer closed, one for all of them.
+    factors = np.ones((layers + 2, layers), np.float32)
+    factors[range(1, layers + 1), range(layers)] = 0
+    factors[-1] = 0
+    groups = min(len(factors), max(1, batch_size // len(images)))
+    probe, switches = _with_switches(model, groups)
+    rows, intact = [], None
+    for start in range(0, len(factors), groups):
+        part = factors[start : start + groups]
+        padded = np.concatenate([part, np.ones((groups - len(part), layers))])
+        place = 0
+        for switch in switches:
+            copies = switch.factors.shape[0]
+            switch.factors.assign(padded[:, place : place + copies].T)
+            place += copies
+        for logits in _logits(probe, images, groups, batch_size)[: len(part)]:
+            loss, predicted = _cross_entropy(logits, labels), logits.argmax(1)
+            intact = predicted if intact is None else intact
+            rows.append((loss, np.mean(predicted == labels), predicted != intact))
+    loss, accuracy, changed = zip(*rows, strict=True)
     return Lesions(
-        *np.array(rows).T,
-        float(intact_loss),
-        float(intact_accuracy),
-        float(closed_loss),
-        float(closed_accuracy),
-        [name for layer in gated_layers(model) for name in names_of(layer)],
+        np.array(loss[1:-1]),
+        np.array(accuracy[1:-1]),
+        np.array([np.mean(row) for row in changed[1:-1]]),
+        float(loss[0]),
+        float(accuracy[0]),
+        float(loss[-1]),
+        float(accuracy[-1]),
+        names,
     )
 
 
-class _Switch(keras.layers.Layer):
-    """A highway layer or loop of another model with a factor on each copy's gates."""
+def _logits(probe, images, groups, batch_size):
+    """(groups, images, classes) of a probe that computes `groups` lesions a batch."""
+    size = max(1, batch_size // groups)
+    parts = []
+    for start in range(0, len(images), size):
+        part = images[start : start + size]
+        tiled = np.concatenate([part] * groups)
+        logits = ops.convert_to_numpy(probe.predict_on_batch(tiled))
+        parts.append(logits.reshape(groups, len(part), -1))
+    return np.concatenate(parts, axis=1).astype(np.float64)
 
-    def __init__(self, layer):
+
+def _cross_entropy(logits, labels):
+    top = logits.max(1, keepdims=True)
+    log_sum = top[:, 0] + np.log(np.exp(logits - top).sum(1))
+    return np.mean(log_sum - logits[np.arange(len(labels)), labels])
+
+
+class _Switch(keras.layers.Layer):
+    """A highway layer or loop of another model with factors on its gates."""
+
+    def __init__(self, layer, groups):
         super().__init__(name=layer.name, autocast=False)
         self.inner = layer
-        self.open = self.add_weight(
-            shape=(len(names_of(layer)),),
+        self.factors = self.add_weight(
+            shape=(len(names_of(layer)), groups),
             initializer="ones",
             trainable=False,
-            name="open",
+            name="factors",
         )
 
     def call(self, x, mask=None):
-        return look_inside(self.inner, x, mask, ops.convert_to_tensor(self.open))[0]
+        factors = ops.convert_to_tensor(self.factors)
+        return with_gates_times(factors, self.inner, x, mask)
 
     def compute_output_spec(self, x, mask=None):
         return self.inner.compute_output_spec(x, mask)
 
 
-def _with_switches(model):
+def _with_switches(model, groups):
     """A model on the same weights, and the switch of each highway layer."""
-    gated_layers(model)  # raises where there are none
     switches = []
 
     def call(layer, *args, **kwargs):
         if is_gated(layer):
-            layer = _Switch(layer)
+            layer = _Switch(layer, groups)
             switches.append(layer)
             kwargs.pop("training", None)
         return layer(*args, **kwargs)

@@ -135,6 +135,7 @@ class ScanLayers(keras.layers.Layer):
                     shape=(self.length, *variable.shape),
                     dtype=variable.dtype,
                     trainable=variable.trainable,
+                    aggregation=variable.aggregation,
                     name=name,
                 )
             stack.regularizer = _for_each_copy(variable.regularizer, penalty=True)

@@ -21,5 +21,5 @@ CONFIG = Config(
     dataset="cifar100",
     epochs=3,
     batch_size=100,
-    optimizer={"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
+    optimizer={"name": "sgd", "learning_rate": 0.005, "momentum": 0.9},
 )

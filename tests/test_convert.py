@@ -69,9 +69,11 @@ def test_unrolled_layers_have_the_names_of_the_copies():
 
 
 def test_auto_is_a_pure_function_of_the_arguments():
-    for depth, looped in ((2, 0), (3, 0), (4, 1), (51, 1)):
+    for depth, looped in ((2, 0), (16, 0), (17, 1), (51, 1)):
         model = zoo.highway_mlp((8, 8, 1), depth=depth, units=8)
         assert len(loops(model)) == looped
+    assert [loop.length for loop in loops(zoo.preact_resnet(20))] == []
+    assert [loop.length for loop in loops(zoo.preact_resnet(26))] == [3, 3, 3]
     with pytest.raises(ValueError, match="`scan` must be 'auto', True or False"):
         zoo.highway_mlp(scan="yes")
     with pytest.raises(ValueError, match="`scan` must be"):

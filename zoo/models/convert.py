@@ -11,19 +11,29 @@ from keras import ops
 from zoo.layers import ScanLayers
 from zoo.layers.highway import BaseHighway
 
-# Loops of fewer copies gain nothing: see `scans`.
-MIN_LOOP = 3
+# `scan="auto"`: shorter runs stay unrolled. On 2 CPU cores the step of a compiled loop
+# costs about 1 ms more than that of as many dense layers, 40 % at 9 layers and 17 % at
+# 99, while an unrolled layer adds .13 s to the first step. Convolutions run as fast in
+# a loop as without.
+MIN_LOOP = {"dense": 16, "convolution": 3}
 
 
-def scans(scan, length: int) -> bool:
-    """Whether a run of `length` equal layers becomes a loop: `scan="auto"`'s rule.
+def scans(scan, length: int, kind: str = "convolution") -> bool:
+    """Whether a run of `length` equal layers becomes a loop.
 
-    True from 3 layers on. A loop costs one layer's tracing and its step is as fast as
-    the unrolled one's; shorter runs have nothing to save.
+    "auto" loops runs of 16 and more dense layers and of 3 and more layers with
+    convolution kernels: a pure function of the builder's arguments.
     """
     if scan not in ("auto", True, False):
         raise ValueError(f"`scan` must be 'auto', True or False. Received: {scan!r}")
-    return scan is True or (scan == "auto" and length >= MIN_LOOP)
+    return scan is True or (scan == "auto" and length >= MIN_LOOP[kind])
+
+
+def kind_of(layer) -> str:
+    """ "dense" or "convolution", by the rank of the kernels of a layer or loop."""
+    stacked = isinstance(layer, ScanLayers)
+    ranks = [len(w.shape) - stacked for w in layer.weights]
+    return "dense" if max(ranks, default=0) <= 2 else "convolution"
 
 
 def repeat(template, names, x):
@@ -38,7 +48,7 @@ def repeat(template, names, x):
 def apply_scan(model, scan):
     """The builder's model, all of whose runs are loops, in the form of `scan`."""
     loops = [layer for layer in model.layers if isinstance(layer, ScanLayers)]
-    if all(scans(scan, loop.length) for loop in loops):
+    if all(scans(scan, loop.length, kind_of(loop)) for loop in loops):
         return model
     return convert(model, scan)
 
@@ -78,7 +88,7 @@ def convert(model: keras.Model, scan="auto") -> keras.Model:
     rebuilt = {}  # id of an original layer: the layers that stand for it
     for piece in pieces:
         copies = [copy for layer in piece for copy in _copies(layer)]
-        if len(copies) > 1 and scans(scan, len(copies)):
+        if len(copies) > 1 and scans(scan, len(copies), kind_of(piece[0])):
             template = _layer(copies[0].config, copies[0].kind, copies[0].base)
             names = [copy.name for copy in copies]
             last = names[-1].rsplit("_", 1)[-1]

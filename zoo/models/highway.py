@@ -68,8 +68,9 @@ def highway_mlp(
         kernel_initializer: of stem, H and logits.
         gate_kernel_initializer: of the gates.
         bias_initializer: of all biases but the gates'.
-        scan: whether equal layers run as a loop, see `ScanLayers`: "auto" (the
-            default) from 3 on, True or False. All forms start from the same draw.
+        scan: whether equal layers run as a loop, see `ScanLayers`: True, False or
+            "auto" (the default): from 16 dense or 3 convolutional layers on. All
+            forms start from the same draw.
         name: of the model.
 
     Returns:
@@ -163,8 +164,9 @@ def highway_cnn(
         kernel_initializer: of all kernels but the logits'; None is N(0, √(2/fan_in)),
             untruncated, as in the authors' files.
         head_initializer: of the logits' kernel; None is `kernel_initializer`.
-        scan: whether equal layers run as a loop, see `ScanLayers`: "auto" (the
-            default) from 3 on, True or False. All forms start from the same draw.
+        scan: whether equal layers run as a loop, see `ScanLayers`: True, False or
+            "auto" (the default): from 16 dense or 3 convolutional layers on. All
+            forms start from the same draw.
         name: of the model.
 
     Returns:

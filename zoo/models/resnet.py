@@ -56,7 +56,7 @@ def preact_resnet(
         mean, std: of the raw pixels for each channel; (x − mean)/std goes in. None is
             CIFAR-10's for three channels, else 127.5 and 63.75.
         scan: whether the equal units of a stage run as a loop, see `ScanLayers`:
-            "auto" (the default) from 3 on, True or False.
+            True, False or "auto" (the default): from 3 on.
         name: of the model.
 
     Returns:

@@ -28,8 +28,8 @@ def set_kernel_decay(model: keras.Model, rate: float) -> int:
     Example:
         >>> import zoo
         >>> model = zoo.highway_mlp((8, 8, 1), depth=6, units=16)
-        >>> zoo.training.set_kernel_decay(model, 1e-4)  # stem, H and T stacks, logits
-        4
+        >>> zoo.training.set_kernel_decay(model, 1e-4)  # stem, 5 times H and T, logits
+        12
     """
     number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
     if not (number and math.isfinite(rate) and rate >= 0):

@@ -4,7 +4,11 @@
 
 Srivastava, Greff, Schmidhuber 2015, "Highway Networks": a 900-layer highway net trains
 on CIFAR-100. The paper gives no width and no settings; ours are those of its MNIST
-depth study, with the gates at −8.
+depth study, with the gates at −8 and a rate at which a 30-layer net trains (10 times
+as much silences the ReLUs of the first layer).
+
+Result: after 3 epochs (1,500 steps, 200 s on 2 CPU cores) training loss 4.28, test
+accuracy .050 (1 seed); `plain_mlp_cifar100_100` is still at chance, 4.61 and .010.
 """
 
 from recipes.configs import Config

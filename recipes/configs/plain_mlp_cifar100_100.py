@@ -4,6 +4,9 @@
 
 The comparison of Srivastava, Greff, Schmidhuber 2015: same width, same solver, a ninth
 of the depth and no gates.
+
+Result: training loss 4.61 = ln 100 after 1,500 steps, test accuracy .010, chance
+(1 seed; 15 s on 2 CPU cores).
 """
 
 import dataclasses

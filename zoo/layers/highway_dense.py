@@ -19,7 +19,7 @@ class HighwayDense(KernelHighway):
         activation: of H; "relu" by default.
         gate_bias: float, initial bias of the transform gate, −2 by default
             (Srivastava et al. 2015). Negative carries; deeper nets want less:
-            −5 at 50 layers, −8 at 900.
+            −5 at 50 layers, −7 at 900.
         carry: "coupled" (C = 1 − T), "separate" (C a gate of its own with initial
             bias −`gate_bias`) or "identity" (C = 1).
         kernel_initializer: of H; "he_normal" by default, which suits ReLU.

@@ -14,6 +14,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -109,6 +110,7 @@ class Run:
                 initial_epoch=self.resume.epoch,
                 steps_per_epoch=self.steps,
                 callbacks=[
+                    keras.callbacks.LambdaCallback(on_epoch_end=_check_loss),
                     self.resume,
                     keras.callbacks.LambdaCallback(
                         on_epoch_end=lambda epoch, logs: self._write_history()
@@ -184,6 +186,15 @@ class Run:
         write(self.directory / "history.csv", text.getvalue())
 
 
+def _check_loss(epoch, logs):
+    """Ends a run whose loss is not finite, before its state is saved."""
+    if not math.isfinite(logs["loss"]):
+        raise FloatingPointError(
+            f"the loss is {logs['loss']} after epoch {epoch + 1}: the run diverged; "
+            "try a lower learning rate or a more negative gate bias."
+        )
+
+
 def _check(config):
     """The data set's facts; ValueError where the config cannot be trained."""
     if keras.backend.backend() != "tensorflow":
@@ -197,6 +208,18 @@ def _check(config):
     for field in ("epochs", "batch_size"):
         check_int(field, getattr(config, field))
     check_int("seed", config.seed, 0)
+    if config.seed >= 2**32:
+        raise ValueError(f"`seed` must be below 2**32. Received: seed={config.seed}")
+    for field, least in (
+        ("decay", "0 or more"),
+        ("optimizer.learning_rate", "above 0"),
+    ):
+        value = config.flat().get(field, 1.0)
+        number = type(value) in (int, float) and math.isfinite(value)
+        if not number or value < 0 or (value == 0 and field != "decay"):
+            raise ValueError(
+                f"`{field}` must be a number, {least}. Received: {field}={value!r}"
+            )
     shape = tuple(config.flat()["model.input_shape"])
     if shape != tuple(info.image_shape):
         raise ValueError(
@@ -342,6 +365,9 @@ def main(argv=None) -> int:
             f"keeps what was reached. The same command goes on:\n  {command}"
         )
         return 130
+    except FloatingPointError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     test = metrics["test"]
     print(
         f"Test accuracy {test['accuracy']:.4f}, loss {test['loss']:.4f}, after "
@@ -352,4 +378,7 @@ def main(argv=None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("\nStopped.")

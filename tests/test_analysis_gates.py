@@ -252,3 +252,12 @@ def test_model_with_two_inputs():
     model = keras.Model(inputs, zoo.layers.HighwayDense()(sums))
     with pytest.raises(ValueError, match="`model` must have one input. Received: 2"):
         analysis.trace(model, np.ones((1, 4)))
+
+
+def test_images_that_are_no_finite_numbers():
+    model = zoo.highway_mlp((8, 8, 1), depth=3, units=4)
+    for images in (np.full((1, 8, 8, 1), np.nan), np.zeros((1, 8, 8, 1)).astype(str)):
+        with pytest.raises(ValueError, match="`images` must be finite numbers"):
+            analysis.trace(model, images)
+    with pytest.raises(ValueError, match="`model` must be a live keras.Model"):
+        analysis.mean_gates(None, np.zeros((1, 8, 8, 1)))

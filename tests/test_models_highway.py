@@ -358,3 +358,8 @@ def test_learns_32_digits():
     assert trained >= 0.9
     evaluated = model.evaluate(x, labels, verbose=0, return_dict=True)
     assert evaluated["accuracy"] >= trained - 0.1
+
+
+def test_an_unknown_argument_names_the_builder_and_its_arguments():
+    with pytest.raises(TypeError, match="highway_cnn: got an unexpected.*It takes"):
+        zoo.highway_cnn("mnist_10", block="foo")

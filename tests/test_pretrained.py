@@ -95,7 +95,9 @@ def test_nothing_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "PLACES", ())
     monkeypatch.delenv("ZOO_SAVED_MODELS", raising=False)
     assert zoo.list_pretrained() == []
-    with pytest.raises(ValueError, match="no pretrained net is installed.*'mine'"):
+    with pytest.raises(
+        ValueError, match="folder of an exported model or a finished run.*'mine'"
+    ):
         zoo.load("mine")
 
 

@@ -239,7 +239,7 @@ def refused(capsys, arguments, *parts):
         ([SMALL, "--set", "dataset=digit"], ["`dataset` must be one of digits, "]),
         ([SMALL, "--set", "train_split=test"], ["`train_split`", "train+validation"]),
         ([SMALL, "--set", "builder=mlp"], ["`builder`", "highway_mlp", "'mlp'"]),
-        ([SMALL, "--set", "decay=-1"], ["`rate`", "≥ 0", "-1"]),
+        ([SMALL, "--set", "decay=-1"], ["`decay`", "0 or more", "-1"]),
         ([SMALL, "--set", "gate_bias=-3"], ["model.gate_bias", "'gate_bias'"]),
         ([SMALL, "--set", "epochs=many"], ["`epochs`", "type int", "epochs=many"]),
         ([SMALL, "--set", "epochs"], ["key=value", "'epochs'"]),
@@ -341,3 +341,20 @@ def test_defaults_overfit_32_images(name, steps):
     _, accuracy = model.train_on_batch(images, labels)
     assert accuracy >= 0.9
     assert model.evaluate(images, labels, verbose=0)[1] >= accuracy - 0.1
+
+
+def test_a_run_that_diverges_ends_with_an_error(tmp_path, capsys):
+    arguments = ["highway_mlp_digits_5", "--epochs", "3", "--run-dir"]
+    rate = ["--set", "optimizer.learning_rate=1e30"]
+    assert train.main([*arguments, str(tmp_path / "run"), *rate]) == 1
+    assert "error: the loss is nan after epoch" in capsys.readouterr().err
+    assert not (tmp_path / "run" / train.METRICS).exists()
+
+
+@pytest.mark.parametrize("field", ["optimizer.learning_rate=0", "decay=-1"])
+def test_rates_out_of_range(tmp_path, capsys, field):
+    run = str(tmp_path / "run")
+    arguments = ["highway_mlp_digits_5", "--run-dir", run, "--set", field]
+    assert train.main(arguments) == 2
+    name = field.partition("=")[0]
+    assert f"error: `{name}` must be a number" in capsys.readouterr().err

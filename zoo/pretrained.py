@@ -90,6 +90,9 @@ class Served:
             )
         return functools.partial(self._call, name)
 
+    def __dir__(self):
+        return [*super().__dir__(), *self.card["endpoints"]]
+
     def _call(self, endpoint, *args, **kwargs):
         return getattr(self._loaded, endpoint)(*args, **kwargs)
 
@@ -137,8 +140,8 @@ def _open(name):
             )
         if not found:
             raise ValueError(
-                "`name` must be the folder of an exported model; no pretrained net is "
-                f"installed. Received: name={str(name)!r}"
+                "`name` must be the folder of an exported model or a finished run; "
+                f"there is none. Received: name={str(name)!r}"
             )
         path = found[known("name", str(name), found)]
     try:

@@ -62,34 +62,37 @@ class Config:
         if not equals:
             raise ValueError(f"`--set` takes key=value. Received: {assignment!r}")
         fields = self.flat()
+        if key.startswith("optimizer.") and key not in fields:
+            fields[key] = None  # Keras' optimizer knows what it takes
         if key not in fields:
             # a name without its group: model.gate_bias for gate_bias
             near = [name for name in fields if name.split(".")[-1] == key]
-            near += difflib.get_close_matches(key, fields, 5, 0.3)
+            near += difflib.get_close_matches(key, fields, 5, 0.6)
             raise ValueError(
                 f"`--set` takes a field of the config, such as "
                 f"{', '.join(dict.fromkeys(near)) or ', '.join(fields)}. "
                 f"Received: {key!r}"
             )
-        value = _parse(key, text, fields[key])
+        value = _parse(key, text, fields[key], self.defaults().get(key, ...))
         group, dot, name = key.partition(".")
         return self.replace(**{group: {name: value} if dot else value})
+
+    def defaults(self) -> dict[str, Any]:
+        """The builder's defaults, by dotted name."""
+        builder = getattr(models, known("builder", self.builder, models.BUILDERS))
+        return {
+            f"model.{name}": parameter.default
+            for name, parameter in inspect.signature(builder).parameters.items()
+            if parameter.kind is not parameter.POSITIONAL_ONLY
+            and name != "name"  # the run's
+        }
 
     def flat(self) -> dict[str, Any]:
         """All fields by dotted name, the builder's unset arguments included."""
         fields = {}
         for key, value in dataclasses.asdict(self).items():
             if key == "model":
-                parameters = inspect.signature(
-                    getattr(models, known("builder", self.builder, models.BUILDERS))
-                ).parameters
-                defaults = {
-                    name: parameter.default
-                    for name, parameter in parameters.items()
-                    if parameter.kind is not parameter.POSITIONAL_ONLY
-                    and name != "name"  # the run's
-                }
-                value = {**defaults, **value}
+                fields.update(self.defaults())
             if isinstance(value, dict):
                 fields.update({f"{key}.{k}": v for k, v in value.items()})
             else:
@@ -114,7 +117,7 @@ def claim(name: str) -> str:
     return module.__doc__.strip().splitlines()[0]
 
 
-def _parse(key, text, present):
+def _parse(key, text, present, default):
     """`text` as a Python literal of the type of the present value, if it has one."""
     try:
         value = ast.literal_eval(text)
@@ -122,12 +125,13 @@ def _parse(key, text, present):
         value = {"true": True, "false": False, "none": None, "null": None}.get(
             text.lower(), text
         )
-    if present is None or present is inspect.Parameter.empty:
+    if present is None or present is inspect.Parameter.empty or value is default:
         return value
     if isinstance(present, float) and type(value) is int:
         return float(value)
     kinds = (list, tuple) if isinstance(present, (list, tuple)) else (type(present),)
-    flexible = {type(present), type(value)} == {str, dict}  # an initializer
+    # an initializer by name or as a dict; `scan`: "auto", True or False
+    flexible = {type(present), type(value)} in ({str, dict}, {str, bool})
     if type(value) not in kinds and not flexible:
         raise ValueError(
             f"`{key}` must be of type {type(present).__name__}, such as {present!r}. "

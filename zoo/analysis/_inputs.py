@@ -1,11 +1,22 @@
 """Checks of what analysis functions are given, before they compute anything."""
 
+import keras
 import numpy as np
 
 
 def check_images(model, images):
     """`images` as an array that fits the model's one input."""
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            "`model` must be a live keras.Model, such as zoo.load gives. "
+            f"Received: {type(model).__name__}"
+        )
     images = np.asarray(images)
+    if not np.issubdtype(images.dtype, np.number) or not np.isfinite(images).all():
+        raise ValueError(
+            "`images` must be finite numbers. Received: "
+            f"images.dtype={images.dtype}, with NaN or infinity or no numbers at all"
+        )
     if len(model.inputs) != 1:
         raise ValueError(
             f"`model` must have one input. Received: {len(model.inputs)} inputs"

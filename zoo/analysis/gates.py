@@ -139,8 +139,8 @@ def trace(model: keras.Model, images, batch_size: int = 128) -> Trace:
         >>> zoo.analysis.trace(model, np.zeros((3, 8, 8, 1))).gates.shape
         (5, 3, 16)
     """
-    layers = gated_layers(model)
     images = check_images(model, images)
+    layers = gated_layers(model)
     outputs = [layers[0].input]
     for layer in layers:
         outputs.extend(Probe(layer)(layer.input))

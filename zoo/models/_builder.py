@@ -28,7 +28,13 @@ def builder(function=None, *, variants=None):
             variant, *args = args
             row = variants[known("variant", variant, variants)]
             kwargs = {**row, **kwargs}
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"{function.__name__}: {error}. It takes "
+                f"{', '.join(build.__signature__.parameters)}."
+            ) from None
         bound.apply_defaults()
         model = function(*bound.args, **bound.kwargs)
         arguments = {k: v for k, v in bound.arguments.items() if k != "name"}
@@ -37,6 +43,7 @@ def builder(function=None, *, variants=None):
         )
         return model
 
+    build.__signature__ = signature
     if variants is not None:
         variant = inspect.Parameter(
             "variant", inspect.Parameter.POSITIONAL_ONLY, default=None

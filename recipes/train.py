@@ -51,27 +51,24 @@ class Run:
         self.config, self.directory, self.name = config, pathlib.Path(directory), name
         self.info = _check(config)
         _check_directory(self.directory, config)
+        images = self.info.num_train
+        if config.train_split == "train+validation":
+            images += self.info.num_validation
+        self.steps = -(-images // config.batch_size)
         keras.utils.clear_session()
         keras.utils.set_random_seed(config.seed)
         strategy = distribution.strategy(config.strategy)
         with strategy.scope():
             builder = getattr(models, config.builder)
             self.model = builder(**config.model, name=name)
-            optimizer = keras.optimizers.get(
-                {
-                    "class_name": config.optimizer["name"],
-                    "config": {
-                        k: v for k, v in config.optimizer.items() if k != "name"
-                    },
-                }
-            )
+            optimizer = make_optimizer(config, self.steps)
             self.model.compile(
                 optimizer,
                 keras.losses.SparseCategoricalCrossentropy(from_logits=True),
                 metrics=["accuracy"],
                 jit_compile=config.jit_compile,
             )
-            training.set_kernel_decay(self.model, config.decay)
+            training.set_decay(self.model, config.decay, config.decay_on)
             self.resume = training.Resume(self.directory)
             self.resume.restore(self.model)
         self.data = datasets.load(
@@ -82,11 +79,6 @@ class Run:
             epoch=self.resume.epoch,
             epochs=None,
         )
-        images = {
-            "train": self.info.num_train,
-            "train+validation": self.info.num_train + self.info.num_validation,
-        }
-        self.steps = -(-images[config.train_split] // config.batch_size)
         self.directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(_plain(config), indent=2) + "\n"
         write(self.directory / CONFIG, text)  # last: all is checked
@@ -136,7 +128,7 @@ class Run:
         return metrics
 
     def _metrics(self):
-        training.set_kernel_decay(self.model, 0.0)  # the loss is the cross-entropy
+        training.set_decay(self.model, 0.0, "everything")  # the loss is the cross-entropy
 
         def evaluate(split):
             data = datasets.load(self.config.dataset, split, self.config.batch_size)
@@ -184,6 +176,56 @@ class Run:
         writer.writeheader()
         writer.writerows(self.resume.history)
         write(self.directory / "history.csv", text.getvalue())
+
+
+def make_optimizer(config: Config, steps: int) -> keras.optimizers.Optimizer:
+    """The config's optimizer with its schedule; `steps` are those of an epoch."""
+    arguments = dict(config.optimizer)
+    name = arguments.pop("name")
+    scale = config.batch_size / (config.rate_batch_size or config.batch_size)
+    if "learning_rate" in arguments:
+        rate = arguments["learning_rate"] * scale
+        rate = _schedule(config.schedule, rate, scale, steps * config.epochs, steps)
+        if not isinstance(rate, float):
+            rate = keras.saving.serialize_keras_object(rate)
+        arguments["learning_rate"] = rate
+    return keras.optimizers.get({"class_name": name, "config": arguments})
+
+
+def _schedule(schedule, rate, scale, total, steps):
+    """The learning rate over `total` steps, `steps` an epoch."""
+    arguments = dict(schedule)
+    if not arguments:
+        return rate
+    name = known("schedule.name", arguments.pop("name", None), ("step", "cosine"))
+    try:
+        if name == "step":
+            for key in ("boundaries", "warmup_steps"):
+                if key in arguments:
+                    arguments[key] = _fewer(arguments[key], scale)
+            return training.StepSchedule(rate, **arguments)
+        warmup = round(steps * arguments.pop("warmup_epochs", 0))
+        if not 0 <= warmup < total:
+            raise ValueError(
+                "`schedule.warmup_epochs` must be 0 or more and fewer than `epochs`. "
+                f"Received: {schedule}, {total // steps} epochs"
+            )
+        return keras.optimizers.schedules.CosineDecay(
+            0.0 if warmup else rate,
+            total - warmup,
+            warmup_target=rate if warmup else None,
+            warmup_steps=warmup,
+            **arguments,
+        )
+    except TypeError as error:
+        raise ValueError(f"`schedule` has a wrong argument: {error}") from None
+
+
+def _fewer(steps, scale):
+    """Steps at the batch size that is trained with, the same number of images."""
+    if isinstance(steps, (list, tuple)):
+        return [_fewer(step, scale) for step in steps]
+    return round(steps / scale)
 
 
 def _check_loss(epoch, logs):

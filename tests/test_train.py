@@ -330,7 +330,7 @@ def test_defaults_overfit_32_images(name, steps):
     """Wrong defaults of initial draw, rate, scaling or BN show here first."""
     config = configs.load(name)
     model = getattr(models, config.builder)(**config.model)
-    training.set_kernel_decay(model, config.decay)
+    training.set_decay(model, config.decay)
     assert config.optimizer == {"name": "adam", "learning_rate": 1e-3}
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])

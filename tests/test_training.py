@@ -7,7 +7,7 @@ from keras import ops
 
 import zoo
 from zoo import datasets
-from zoo.training import Resume, set_kernel_decay
+from zoo.training import Resume, set_decay
 
 
 def mlp(scan="auto"):
@@ -45,7 +45,7 @@ def test_decay_reaches_kernels_only(make):
     kernels = [w for w in model.trainable_weights if w.path.endswith("kernel")]
     others = [w for w in model.trainable_weights if not w.path.endswith("kernel")]
     before = [w.numpy() for w in kernels], [w.numpy() for w in others]
-    assert set_kernel_decay(model, 0.1) == len(kernels)
+    assert set_decay(model, 0.1) == len(kernels)
     train_without_loss(model, steps=5, rate=0.5)
     for kernel, old in zip(kernels, before[0], strict=True):
         assert np.allclose(kernel, old * (1 - 0.5 * 0.1) ** 5, rtol=1e-6)
@@ -55,7 +55,7 @@ def test_decay_reaches_kernels_only(make):
 
 def test_decay_is_in_the_loss():
     model = mlp()
-    set_kernel_decay(model, 0.1)
+    set_decay(model, 0.1)
     kernels = [w.numpy() for w in model.weights if w.path.endswith("kernel")]
     penalty = 0.1 / 2 * sum(np.sum(np.square(kernel)) for kernel in kernels)
     assert np.isclose(sum(map(float, model.losses)), penalty, rtol=1e-6)
@@ -63,8 +63,8 @@ def test_decay_is_in_the_loss():
 
 def test_no_decay():
     model = mlp()
-    set_kernel_decay(model, 0.1)
-    set_kernel_decay(model, 0)
+    set_decay(model, 0.1)
+    set_decay(model, 0)
     assert model.losses == []
     before = model.get_weights()
     train_without_loss(model, steps=1, rate=0.5)
@@ -74,7 +74,7 @@ def test_no_decay():
 @pytest.mark.parametrize("rate", [-1e-4, float("nan"), float("inf"), "0.1", None, True])
 def test_decay_that_is_no_rate(rate):
     with pytest.raises(ValueError, match=f"`rate` must be a number.*rate={rate!r}"):
-        set_kernel_decay(mlp(), rate)
+        set_decay(mlp(), rate)
 
 
 class StopAt(keras.callbacks.Callback):

@@ -25,7 +25,14 @@ class Config:
         dataset: name for `zoo.datasets.load`.
         epochs, batch_size: of training.
         optimizer: {"name": a Keras optimizer, its arguments …}.
-        decay: λ on kernels, see `zoo.training.set_kernel_decay`.
+        schedule: of the learning rate. {} keeps it; {"name": "step", …} takes the
+            arguments of `zoo.training.StepSchedule`, in steps at `rate_batch_size`;
+            {"name": "cosine", "warmup_epochs": …} rises linearly from 0 and falls
+            along half a cosine to 0 at the last step.
+        rate_batch_size: batch size that rate and schedule are meant for: another
+            `batch_size` scales the rate in proportion (Goyal et al. 2017) and the
+            steps of the schedule inversely. None leaves both as they are.
+        decay, decay_on: λ and what it is on, see `zoo.training.set_decay`.
         train_split: split trained on; "train" leaves "validation" for choosing.
         seed: of weights, dropout and the order of the data.
         strategy: of `zoo.distribution.strategy`.
@@ -39,7 +46,10 @@ class Config:
     epochs: int
     batch_size: int
     optimizer: dict[str, Any]
+    schedule: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rate_batch_size: int | None = None
     decay: float = 0.0
+    decay_on: str = "kernels"
     train_split: str = "train+validation"
     seed: int = 0
     strategy: str = "auto"
@@ -62,8 +72,8 @@ class Config:
         if not equals:
             raise ValueError(f"`--set` takes key=value. Received: {assignment!r}")
         fields = self.flat()
-        if key.startswith("optimizer.") and key not in fields:
-            fields[key] = None  # Keras' optimizer knows what it takes
+        if key.startswith(("optimizer.", "schedule.")) and key not in fields:
+            fields[key] = None  # the optimizer and the schedule know what they take
         if key not in fields:
             # a name without its group: model.gate_bias for gate_bias
             near = [name for name in fields if name.split(".")[-1] == key]

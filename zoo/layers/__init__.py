@@ -1,9 +1,17 @@
-"""Custom layers: highway layers and residual units."""
+"""Custom layers: highway layers, residual units, loops, augmentation."""
 
 from zoo.layers.highway import Highway
 from zoo.layers.highway_conv import HighwayConv
 from zoo.layers.highway_dense import HighwayDense
 from zoo.layers.preact_residual import PreActResidual
+from zoo.layers.preprocessing import PadCropFlip
 from zoo.layers.scan_layers import ScanLayers
 
-__all__ = ["Highway", "HighwayConv", "HighwayDense", "PreActResidual", "ScanLayers"]
+__all__ = [
+    "Highway",
+    "HighwayConv",
+    "HighwayDense",
+    "PadCropFlip",
+    "PreActResidual",
+    "ScanLayers",
+]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from zoo._checks import check_int
-from zoo.layers import PreActResidual
+from zoo.layers import PadCropFlip, PreActResidual
 from zoo.layers.batch_norm import BatchNorm
 from zoo.layers.preact_residual import he_fan_out
 from zoo.models._builder import (
@@ -34,6 +34,7 @@ def preact_resnet(
     pooling: str | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    augment: bool = False,
     scan: bool | str = "auto",
     name: str | None = None,
 ) -> keras.Model:
@@ -55,6 +56,7 @@ def preact_resnet(
         pooling: "avg" or "max", for include_top=False.
         mean, std: of the raw pixels for each channel; (x − mean)/std goes in. None is
             CIFAR-10's for three channels, else 127.5 and 63.75.
+        augment: in training, `PadCropFlip(4)` after the normalisation.
         scan: whether the equal units of a stage run as a loop, see `ScanLayers`:
             True, False or "auto" (the default): from 3 on.
         name: of the model.
@@ -98,6 +100,8 @@ def preact_resnet(
         [-m / s for m, s in zip(mean, std, strict=True)],
         name="normalise",
     )(x)
+    if augment:
+        x = PadCropFlip(4, name="augment")(x)
     x = keras.layers.Conv2D(
         16,
         3,

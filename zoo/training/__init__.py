@@ -1,6 +1,7 @@
-"""Parts of training runs: weight decay and resuming."""
+"""Parts of training runs: weight decay, schedules and resuming."""
 
-from zoo.training.decay import set_kernel_decay
+from zoo.training.decay import set_decay
 from zoo.training.resume import Resume
+from zoo.training.schedules import StepSchedule
 
-__all__ = ["Resume", "set_kernel_decay"]
+__all__ = ["Resume", "StepSchedule", "set_decay"]

@@ -1,12 +1,14 @@
-"""Weight decay as the papers mean it: on kernels, through the gradient."""
+"""Weight decay as the papers mean it: through the gradient, on kernels."""
 
 import math
 import numbers
 
 import keras
 
+from zoo._checks import known
 
-def set_kernel_decay(model: keras.Model, rate: float) -> int:
+
+def set_decay(model: keras.Model, rate: float, on: str = "kernels") -> int:
     """Adds `rate`·w to the gradient of every kernel w, and of nothing else.
 
     This is the decay λ of Caffe and Torch files: a loss of λ/2·|w|². With SGD a
@@ -18,25 +20,30 @@ def set_kernel_decay(model: keras.Model, rate: float) -> int:
     Args:
         model: built model. Call before the first training step.
         rate: λ, 0 or more.
+        on: "kernels" (the default) or "everything": biases, γ and β too, as the
+            authors' Torch code for ResNets does.
 
     Returns:
-        The number of kernel variables under decay; the stack of a loop is one.
+        The number of variables under decay; the stack of a loop is one.
 
     Raises:
-        ValueError: `rate` is negative or not finite.
+        ValueError: `rate` is negative or not finite; another value of `on`.
 
     Example:
         >>> import zoo
         >>> model = zoo.highway_mlp((8, 8, 1), depth=6, units=16)
-        >>> zoo.training.set_kernel_decay(model, 1e-4)  # stem, 5 times H and T, logits
+        >>> zoo.training.set_decay(model, 1e-4)  # stem, 5 times H and T, logits
         12
     """
     number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
     if not (number and math.isfinite(rate) and rate >= 0):
         raise ValueError(f"`rate` must be a number ≥ 0. Received: rate={rate!r}")
-    kernels = [
-        w for w in model.trainable_weights if w.path.rsplit("/", 1)[-1] == "kernel"
+    known("on", on, ("kernels", "everything"))
+    decayed = [
+        w
+        for w in model.trainable_weights
+        if on == "everything" or w.path.rsplit("/", 1)[-1] == "kernel"
     ]
-    for kernel in kernels:
-        kernel.regularizer = keras.regularizers.L2(rate / 2) if rate else None
-    return len(kernels)
+    for weight in decayed:
+        weight.regularizer = keras.regularizers.L2(rate / 2) if rate else None
+    return len(decayed)

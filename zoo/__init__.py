@@ -11,6 +11,7 @@ from zoo.models import (
     plain_cnn,
     plain_mlp,
     preact_resnet,
+    resnet,
 )
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "plain_cnn",
     "plain_mlp",
     "preact_resnet",
+    "resnet",
     *_LAZY_MODULES,
     *_LAZY_NAMES,
 ]

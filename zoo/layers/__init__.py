@@ -5,6 +5,7 @@ from zoo.layers.highway_conv import HighwayConv
 from zoo.layers.highway_dense import HighwayDense
 from zoo.layers.preact_residual import PreActResidual
 from zoo.layers.preprocessing import PadCropFlip
+from zoo.layers.residual import Residual
 from zoo.layers.scan_layers import ScanLayers
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "HighwayDense",
     "PadCropFlip",
     "PreActResidual",
+    "Residual",
     "ScanLayers",
 ]

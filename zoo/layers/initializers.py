@@ -85,3 +85,8 @@ _SHAPELESS = (
     keras.initializers.RandomUniform,
     keras.initializers.TruncatedNormal,
 )
+
+
+def he_fan_out():
+    """N(0, √(2/fan_out)), not truncated: the initial draw of He's residual nets."""
+    return keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")

@@ -3,7 +3,7 @@
 from zoo.models.convert import convert, describe
 from zoo.models.highway import HIGHWAY_VARIANTS, highway_cnn, highway_mlp
 from zoo.models.plain import PLAIN_VARIANTS, plain_cnn, plain_mlp
-from zoo.models.resnet import preact_resnet
+from zoo.models.resnet import RESNET_VARIANTS, preact_resnet, resnet
 
 BUILDERS = (
     "highway_cnn",
@@ -11,12 +11,14 @@ BUILDERS = (
     "plain_cnn",
     "plain_mlp",
     "preact_resnet",
+    "resnet",
 )
 
 __all__ = [
     "BUILDERS",
     "HIGHWAY_VARIANTS",
     "PLAIN_VARIANTS",
+    "RESNET_VARIANTS",
     "convert",
     "describe",
     "highway_cnn",
@@ -24,4 +26,5 @@ __all__ = [
     "plain_cnn",
     "plain_mlp",
     "preact_resnet",
+    "resnet",
 ]

@@ -13,8 +13,8 @@ from zoo.layers.initializers import fork
 def builder(function=None, *, variants=None):
     """Makes a public builder: looks up variants and records the arguments.
 
-    With `variants`, a table {name: {argument: value}}, the builder's first argument
-    is a variant's name; its row gives the defaults, the call overrides them.
+    With `variants`, a table {name: {argument: value}}, a string as the builder's first
+    argument is a variant's name; its row gives the defaults, the call overrides them.
     The model remembers builder and arguments in `zoo_spec`, a JSON string that
     export writes on the card.
     """
@@ -24,7 +24,7 @@ def builder(function=None, *, variants=None):
 
     @functools.wraps(function)
     def build(*args, **kwargs):
-        if variants is not None and args:
+        if variants is not None and args and isinstance(args[0], str):
             variant, *args = args
             row = variants[known("variant", variant, variants)]
             kwargs = {**row, **kwargs}

@@ -74,9 +74,7 @@ class StepSchedule(keras.optimizers.schedules.LearningRateSchedule):
         step = ops.cast(step, "int64")
         rate = ops.cast(self.initial_rate, "float32")
         for i, boundary in enumerate(self.boundaries, 1):
-            rate = ops.where(
-                step >= boundary, self.initial_rate * self.factor**i, rate
-            )
+            rate = ops.where(step >= boundary, self.initial_rate * self.factor**i, rate)
         return ops.where(step < self.warmup_steps, self.warmup_rate, rate)
 
     def get_config(self):

@@ -4,25 +4,26 @@ import json
 import pytest
 
 from recipes import reproduce, train
+from recipes.tables import digits, runs
 
 
 @pytest.fixture(autouse=True)
 def small(tmp_path, monkeypatch):
     """Runs of 2 epochs and at most 2 layers of 8 units, under `tmp_path`."""
-    whole = reproduce._digits
+    whole = digits._digits
 
-    def digits(kind, layers, draw, gate_bias):
+    def tiny(kind, layers, draw, gate_bias):
         config, slug = whole(kind, layers, draw, gate_bias)
         shape = {"depth": 1 + min(layers, 2), "units": 8}
         return config.replace(epochs=2, batch_size=512, model=shape), slug
 
-    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
-    monkeypatch.setattr(reproduce, "_digits", digits)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    monkeypatch.setattr(digits, "_digits", tiny)
 
 
 @pytest.fixture
 def one_draw(monkeypatch):
-    monkeypatch.setattr(reproduce, "DRAWS", {reproduce.UNIFORM: {}})
+    monkeypatch.setattr(digits, "DRAWS", {digits.UNIFORM: {}})
 
 
 def table(folder):
@@ -100,7 +101,7 @@ def test_depth(tmp_path, monkeypatch):
     def metrics(self, config, directory):
         return {"test": {"accuracy": 0.9 + 0.02 * config.seed}}
 
-    monkeypatch.setattr(reproduce.Runs, "_metrics", metrics)  # nothing is trained
+    monkeypatch.setattr(runs.Runs, "_metrics", metrics)  # nothing is trained
     assert reproduce.main(["digits_depth", "--seeds", "2"]) == 0
     *rows, regression = table(tmp_path / "digits_depth")
     assert all(row["accuracy"] == pytest.approx(0.91) for row in rows)
@@ -118,7 +119,7 @@ def test_depth(tmp_path, monkeypatch):
 
 def test_gradients(tmp_path, monkeypatch):
     monkeypatch.undo()  # they need no training, so the real depths are fast
-    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
     assert reproduce.main(["digits_gradients", "--seeds", "1"]) == 0
     rows = table(tmp_path / "digits_gradients")
     assert [(row["net"], row["layers"]) for row in rows] == [
@@ -132,11 +133,11 @@ def test_gradients(tmp_path, monkeypatch):
 
 
 def test_several_seeds_of_a_net_without_gates(tmp_path):
-    runs = reproduce.Runs(tmp_path, seeds=2)
-    runs.add("key", *reproduce._digits("highway", 0, reproduce.UNIFORM, -2.0))
-    (found,) = runs.results().values()
+    planned = runs.Runs(seeds=2)
+    planned.add("key", *digits._digits("highway", 0, digits.UNIFORM, -2.0))
+    (found,) = planned.results().values()
     assert [metrics["seed"] for metrics in found] == [0, 1]
-    row = reproduce._row({"net": "none"}, found, 0.95)
+    row = runs.row_of({"net": "none"}, found, 0.95)
     accuracies = [metrics["test"]["accuracy"] for metrics in found]
     assert row["accuracy"] == sum(accuracies) / 2
     assert row["std"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
@@ -149,7 +150,7 @@ def test_differences():
     outside = {**inside, "net": "highway", "printed": 0.95}
     lucky = {**outside, "std": 0.0, "n": 1, "printed": 0.9018}  # one image of 540
     rows = [inside, outside, lucky, {**inside, "printed": None}, {"printed": 1e-3}]
-    assert reproduce.differences(rows) == [
+    assert digits.differences(rows) == [
         "Differs: net highway: ours 0.9000 ± 0.0100 (n = 5), printed 0.9500 (n = 1)."
     ]
 
@@ -176,7 +177,7 @@ def test_wrong_input(arguments, message, tmp_path, capsys):
 
 
 def test_run_of_another_config(tmp_path, capsys):
-    config, slug = reproduce._digits("highway", 50, reproduce.UNIFORM, 0.0)
+    config, slug = digits._digits("highway", 50, digits.UNIFORM, 0.0)
     directory = tmp_path / "runs" / f"{slug}_seed0"
     train.Run(config.replace(seed=3), directory, slug)
     assert reproduce.main(["digits_gate_bias", "--seeds", "1"]) == 2

@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 import json
 import pathlib
 import re
@@ -103,25 +102,6 @@ def test_same_seed_gives_the_same_bits(finished, tmp_path):
     assert all(map(np.array_equal, weights(tmp_path / "again"), weights(finished)))
     assert run(tmp_path / "other", "--epochs", "2", "--seed", "1") == 0
     assert not any(map(np.array_equal, weights(tmp_path / "other"), weights(finished)))
-
-
-@pytest.fixture
-def made_up_data(tmp_path, monkeypatch):
-    """Images of noise, ten a class, in place of the data sets that are downloaded."""
-
-    def read(name, part, data_dir, download):
-        labels = np.repeat(np.arange(infos[name].num_classes), 10)
-        shape = (len(labels), *infos[name].image_shape)
-        return np.random.default_rng(0).integers(0, 256, shape, "uint8"), labels
-
-    infos = {name: datasets.info(name) for name in datasets.names() if name != "digits"}
-    for name, info in infos.items():
-        n = info.num_classes
-        small = {"num_train": 9 * n, "num_validation": n, "num_test": 10 * n}
-        info = dataclasses.replace(info, **small)
-        monkeypatch.setitem(datasets._load._IN_MEMORY, name, info)
-    monkeypatch.setattr(datasets._load.images, "read", read)
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # so none are remembered
 
 
 @pytest.mark.parametrize("name", [n for n in configs.names() if n != SMALL])

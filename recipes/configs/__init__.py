@@ -34,6 +34,12 @@ class Config:
             steps of the schedule inversely. None leaves both as they are.
         decay, decay_on: λ and what it is on, see `zoo.training.set_decay`.
         train_split: split trained on; "train" leaves "validation" for choosing.
+        test_sizes: further sizes of square images to test at, for a model of open
+            height and width and a data set that is cropped to size (ImageNet).
+        train_images: train on the first so many images of the split in its base
+            order, a fixed sample; None takes all.
+        validate: whether the split "validation" is evaluated after each epoch, for
+            the curve in history.csv; with `train_split` "train".
         seed: of weights, dropout and the order of the data.
         strategy: of `zoo.distribution.strategy`.
         jit_compile: whether Keras compiles the step with XLA; slower for unrolled
@@ -51,6 +57,9 @@ class Config:
     decay: float = 0.0
     decay_on: str = "kernels"
     train_split: str = "train+validation"
+    test_sizes: tuple[int, ...] = ()
+    train_images: int | None = None
+    validate: bool = False
     seed: int = 0
     strategy: str = "auto"
     jit_compile: bool = False

@@ -140,6 +140,110 @@ def gradient_figure(norms: Mapping[str, np.ndarray], *, title: str = "") -> Figu
     return figure
 
 
+def error_figure(
+    errors: Mapping[str, Sequence[float]],
+    printed: Mapping[str, float | None],
+    *,
+    title: str = "",
+) -> Figure:
+    """Test errors in %, a row a net: each run a dot, the mean a bar.
+
+    Args:
+        errors: {net: errors of its runs}.
+        printed: {net: published error}, a cross; None is a net that failed to train,
+            and gets the word. Nets that are only here have no dots.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    names = list(printed)
+    figure = Figure(figsize=(7.5, 0.36 * len(names) + 1.3), layout="constrained")
+    axis = figure.subplots()
+    for place, name in enumerate(names):
+        mine = errors.get(name, ())
+        if len(mine):
+            axis.barh(place, np.mean(mine), height=0.5, color="#56B4E9", alpha=0.5)
+            axis.plot(mine, [place] * len(mine), "o", color="#0072B2", ms=5)
+        if printed[name] is None:
+            axis.text(1, place, "printed: fail", va="center", fontsize=7)
+        else:
+            axis.plot(printed[name], place, "x", color="#D55E00", ms=8, mew=2)
+    axis.plot([], [], "o", color="#0072B2", label="ours, a run")
+    axis.plot([], [], "x", color="#D55E00", ms=8, mew=2, label="printed, its budget")
+    axis.set_yticks(range(len(names)), names, fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xlim(0)
+    axis.set_xlabel("test error (%)")
+    axis.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    if title:
+        axis.set_title(title, fontsize=10)
+    return figure
+
+
+def curves_figure(
+    histories: Mapping[str, Sequence[Mapping[str, Sequence[float]]]], *, title=""
+) -> Figure:
+    """Training loss and validation error by epoch, a line a run.
+
+    Args:
+        histories: {net: {"loss": …, "val_accuracy": …} of each run}.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+    styles = ("-", "--", "-.", ":")
+    for i, (name, runs) in enumerate(histories.items()):
+        for n, run in enumerate(runs):
+            epochs = np.arange(1, len(run["loss"]) + 1)
+            line = {"color": colours[i % 4], "ls": styles[i % 4]}
+            line["label"] = name if n == 0 else None
+            left.plot(epochs, run["loss"], **line)
+            right.plot(epochs, 100 * (1 - np.array(run["val_accuracy"])), **line)
+    left.set_yscale("log")
+    for axis, label in ((left, "training loss"), (right, "validation error (%)")):
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(label)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.grid(alpha=0.3)
+    left.legend(fontsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def share_figure(shares: Mapping[str, Sequence[float]], *, title: str = "") -> Figure:
+    """Share of values that the ReLU after an addition cuts, by unit.
+
+    Args:
+        shares: {net: share of each unit}; a net's units are spread over the whole
+            axis, from the first to the last.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axis = figure.subplots()
+    colours = ("#0072B2", "#0072B2", "#D55E00", "#D55E00", "#009E73", "#009E73")
+    for i, (name, values) in enumerate(shares.items()):
+        style = {"color": colours[i % 6], "ls": ("-", "--")[i % 2], "lw": 1.2}
+        axis.plot(np.linspace(0, 1, len(values)), values, **style, label=name)
+    axis.set_xlabel("place of the unit, from the first to the last")
+    axis.set_ylabel("share of values cut")
+    axis.set_ylim(0)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    if title:
+        axis.set_title(title, fontsize=10)
+    return figure
+
+
 def save(figure: Figure, path: str | os.PathLike) -> pathlib.Path:
     """Writes the figure as PNG, PDF or SVG by the suffix, renamed into place."""
     path = pathlib.Path(path)

@@ -118,6 +118,7 @@ def load(
     step: int = 0,
     epochs: int | None = 1,
     drop_remainder: bool = False,
+    limit: int | None = None,
     data_dir: str | os.PathLike | None = None,
     download: bool = True,
 ) -> tf.data.Dataset:
@@ -160,6 +161,8 @@ def load(
             endless stream. Defaults to 1, what `fit` calls an epoch.
         drop_remainder: Whether to leave out the last batch of an epoch if it is not
             full. Defaults to False: every example counts.
+        limit: Take only the first so many examples of the split in its base order: a
+            sample that is the same everywhere. Defaults to None: all.
         data_dir: Where TensorFlow Datasets keeps prepared data. Defaults to None:
             `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`. Not used for digits.
         download: Whether to download what is not there. Defaults to True.
@@ -203,6 +206,8 @@ def load(
         )
     part = _part(name, split, data_dir, download)
     first, end = part.bounds(split)
+    if limit is not None:
+        end = min(end, first + _integer("limit", limit, 1))
     steps = steps_per_epoch(end - first, batch_size, drop_remainder)
     if steps == 0:
         raise ValueError(

@@ -156,8 +156,12 @@ class Residual(keras.layers.Layer):
         known("shortcut", shortcut, SHORTCUTS)
         known("gate", gate, GATES)
         known("strides_on", strides_on, ("3x3", "1x1"))
-        if not 0 <= rate < 1:
-            raise ValueError(f"`rate` must be in [0, 1). Received: rate={rate}")
+        if not (isinstance(rate, numbers.Real) and 0 <= rate < 1):
+            raise ValueError(
+                f"`rate` must be a number in [0, 1). Received: rate={rate!r}"
+            )
+        if gate_bias is None:
+            raise ValueError("`gate_bias` must be a number. Received: gate_bias=None")
         self.filters = filters
         self.strides = strides
         self.bottleneck = bottleneck
@@ -253,7 +257,9 @@ class Residual(keras.layers.Layer):
             )
         self._build_gate(inner, channels)
         if self.shortcut == "dropout":
-            self.dropout = keras.layers.Dropout(self.rate, seed=self.seed)
+            self.dropout = keras.layers.Dropout(
+                self.rate, seed=self.seed, dtype=self.dtype_policy, name="dropout"
+            )
 
     def _build_gate(self, inner, channels):
         bias = keras.initializers.Constant(self.gate_bias)
@@ -382,12 +388,12 @@ def _run(plan, x, norms, convs):
 
 def check_scales(scales):
     """`scales` as a pair of finite numbers; ValueError if they are not."""
-    scales = list(scales)
-    if len(scales) != 2 or not all(
-        isinstance(s, numbers.Real) and math.isfinite(s) for s in scales
+    pair = list(scales) if isinstance(scales, (list, tuple)) else []
+    if len(pair) != 2 or not all(
+        isinstance(s, numbers.Real) and math.isfinite(s) for s in pair
     ):
         raise ValueError(
             "`scales` must be two numbers, of the shortcut and of F. "
             f"Received: scales={scales}"
         )
-    return scales
+    return pair

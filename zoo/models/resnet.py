@@ -429,8 +429,8 @@ def _widths(filters, stem):
     default = STEMS[stem].filters
     if filters is None:
         return default
-    filters = tuple(filters)
-    if len(filters) != len(default):
+    filters = tuple(filters) if isinstance(filters, Sequence) else filters
+    if type(filters) is not tuple or len(filters) != len(default):
         raise ValueError(
             f"`filters` must be {len(default)} widths, one a stage. "
             f"Received: filters={filters}"

@@ -1,0 +1,1 @@
+"""The tables and figures that `recipes/reproduce.py` makes, a module a paper."""

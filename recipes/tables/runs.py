@@ -1,0 +1,115 @@
+"""What all tables share: their training runs, and a row of results."""
+
+import csv
+import json
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from recipes import train
+from zoo import analysis, datasets
+
+ROOT = pathlib.Path("runs/reproduce")
+
+
+class Table(NamedTuple):
+    """A table: `make(seeds, budget)` gives its rows and its figure."""
+
+    make: Callable
+    seeds: dict  # by budget: how many unless `--seeds` says it
+    findings: Callable = lambda rows: []  # sentences on the rows
+
+
+class Refused(ValueError):
+    """What stands on the disk forbids a run."""
+
+
+class Runs:
+    """Trains the runs of a table, each in a directory of its own, once."""
+
+    def __init__(self, seeds):
+        self.root, self.seeds, self.planned = ROOT / "runs", seeds, {}
+
+    def add(self, key, config, slug):
+        """Plans a config for all seeds; its metrics are at `results()[key]`."""
+        self.planned[key] = [
+            (config.replace(seed=seed), self.root / f"{slug}_seed{seed}")
+            for seed in range(self.seeds)
+        ]
+
+    def results(self):
+        """{key: metrics of each seed}."""
+        found = {key: [] for key in self.planned}
+        total = sum(len(runs) for runs in self.planned.values())
+        with Progress(console=Console(stderr=True)) as progress:
+            task = progress.add_task("runs", total=total)
+            for key, runs in self.planned.items():
+                for config, directory in runs:
+                    progress.update(task, description=directory.name)
+                    found[key].append(self._metrics(config, directory))
+                    progress.advance(task)
+        return found
+
+    def histories(self):
+        """{key: {column: its values by epoch} of each seed}, once they are trained."""
+
+        def read(directory):
+            with open(directory / "history.csv", newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            return {key: [float(row[key]) for row in rows] for key in rows[0]}
+
+        return {
+            key: [read(directory) for _, directory in runs]
+            for key, runs in self.planned.items()
+        }
+
+    def _metrics(self, config, directory):
+        if (directory / train.CONFIG).exists() and not train.holds(directory, config):
+            raise Refused(
+                f"{directory} holds a run of another config; delete it to train anew."
+            )
+        path = directory / train.METRICS
+        if path.exists():
+            return json.loads(path.read_text(encoding="utf-8"))
+        run = train.Run(config, directory, directory.name)
+        return run.fit(artefacts=False, also=lambda model: context(config, model))
+
+
+def context(config, model):
+    """What is left without gates, and how many layers change a prediction."""
+    if not any(analysis.is_gated(layer) for layer in model.layers):
+        return {}
+    lesions = analysis.lesions(model, *datasets.arrays(config.dataset, "test"))
+    return {
+        "closed_accuracy": lesions.closed_accuracy,
+        "layers_that_matter": int(np.sum(lesions.changed > 0)),
+        "layers": len(lesions.changed),
+    }
+
+
+def accuracies(metrics):
+    return [m["test"]["accuracy"] for m in metrics]
+
+
+def row_of(setting, metrics, printed):
+    """A table's row: ours as mean and deviation, then the printed value."""
+    scores = accuracies(metrics)
+    row = {
+        **setting,
+        "accuracy": float(np.mean(scores)),
+        "std": float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0,
+        "n": len(scores),
+        "printed": printed,
+    }
+    if metrics[0].get("layers"):
+        row["all gates closed"] = float(
+            np.mean([m["closed_accuracy"] for m in metrics])
+        )
+        row["layers that matter"] = float(
+            np.mean([m["layers_that_matter"] for m in metrics])
+        )
+    return row

@@ -70,7 +70,12 @@ class Run:
                 metrics=accuracies(self.info.num_classes),
                 jit_compile=config.jit_compile,
             )
-            training.set_decay(self.model, config.decay, config.decay_on)
+            training.set_decay(
+                self.model,
+                config.decay,
+                config.decay_on,
+                head_factor=config.decay_head_factor,
+            )
             self.resume = training.Resume(self.directory)
             self.resume.restore(self.model)
         self.data = datasets.load(
@@ -213,6 +218,7 @@ def make_optimizer(config: Config, steps: int) -> keras.optimizers.Optimizer:
         if not isinstance(rate, float):
             rate = keras.saving.serialize_keras_object(rate)
         arguments["learning_rate"] = rate
+    name = "zoo>SGD" if name == "sgd" else name
     return keras.optimizers.get({"class_name": name, "config": arguments})
 
 
@@ -285,6 +291,7 @@ def _check(config):
         raise ValueError(f"`seed` must be below 2**32. Received: seed={config.seed}")
     for field, least in (
         ("decay", "0 or more"),
+        ("decay_head_factor", "above 0"),
         ("optimizer.learning_rate", "above 0"),
     ):
         value = config.flat().get(field, 1.0)

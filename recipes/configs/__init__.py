@@ -24,7 +24,8 @@ class Config:
         model: its arguments.
         dataset: name for `zoo.datasets.load`.
         epochs, batch_size: of training.
-        optimizer: {"name": a Keras optimizer, its arguments …}.
+        optimizer: {"name": a Keras optimizer, its arguments …}; "sgd" is
+            `zoo.training.SGD`, which takes `bias_rate` too.
         schedule: of the learning rate. {} keeps it; {"name": "step", …} takes the
             arguments of `zoo.training.StepSchedule`, in steps at `rate_batch_size`;
             {"name": "cosine", "warmup_epochs": …} rises linearly from 0 and falls
@@ -32,7 +33,8 @@ class Config:
         rate_batch_size: batch size that rate and schedule are meant for: another
             `batch_size` scales the rate in proportion (Goyal et al. 2017) and the
             steps of the schedule inversely. None leaves both as they are.
-        decay, decay_on: λ and what it is on, see `zoo.training.set_decay`.
+        decay, decay_on, decay_head_factor: λ, what it is on, and its factor on the
+            logits, see `zoo.training.set_decay`.
         train_split: split trained on; "train" leaves "validation" for choosing.
         test_sizes: further sizes of square images to test at, for a model of open
             height and width and a data set that is cropped to size (ImageNet).
@@ -56,6 +58,7 @@ class Config:
     rate_batch_size: int | None = None
     decay: float = 0.0
     decay_on: str = "kernels"
+    decay_head_factor: float = 1.0
     train_split: str = "train+validation"
     test_sizes: tuple[int, ...] = ()
     train_images: int | None = None

@@ -6,13 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from zoo.datasets import digits, images
+from zoo.datasets import digits, imagenet, images
 from zoo.datasets._info import DatasetInfo
 from zoo.datasets._splits import base_order, held_out
 from zoo.datasets._stream import steps_per_epoch, stream
 
-# Sets that are held in memory. One that is too large for that (ImageNet) gets a
-# table and a reader of its own, and `load` asks there first.
+# Sets that are held in memory. ImageNet is too large for that.
 _IN_MEMORY = {"digits": digits.DIGITS, **images.IMAGES}
 _SPLITS = ("train", "validation", "train+validation", "test")
 
@@ -29,6 +28,21 @@ class _Part(NamedTuple):
         first = self.num_train if split == "validation" else 0
         return first, self.num_train if split == "train" else len(self.labels)
 
+    def pipeline(self, first: int, end: int, *, seed: int, shuffle: bool):
+        """How `stream` is to read the examples `first` … `end − 1`."""
+
+        def order(number):
+            indices = tf.range(first, end, dtype=tf.int64)
+            if shuffle:
+                key = tf.stack([tf.constant(seed, tf.int64), number])
+                indices = tf.random.experimental.stateless_shuffle(indices, key)
+            return tf.data.Dataset.from_tensor_slices(indices)
+
+        def examples(indices):
+            return tf.gather(self.images, indices), tf.gather(self.labels, indices)
+
+        return order, examples
+
 
 _parts: dict[tuple, _Part] = {}  # What this process has read.
 
@@ -42,9 +56,9 @@ def names() -> list[str]:
     Example:
         >>> import zoo
         >>> zoo.datasets.names()
-        ['digits', 'mnist', 'fashion_mnist', 'cifar10', 'cifar100']
+        ['digits', 'mnist', 'fashion_mnist', 'cifar10', 'cifar100', 'imagenet2012']
     """
-    return list(_IN_MEMORY)
+    return [*_IN_MEMORY, imagenet.NAME]
 
 
 def info(name: str) -> DatasetInfo:
@@ -65,7 +79,7 @@ def info(name: str) -> DatasetInfo:
         (32, 32, 3)
     """
     _check_known("name", name, names())
-    return _IN_MEMORY[name]
+    return imagenet.describe() if name == imagenet.NAME else _IN_MEMORY[name]
 
 
 def arrays(
@@ -81,7 +95,7 @@ def arrays(
     written to.
 
     Args:
-        name: As in `load`.
+        name: As in `load`, but not "imagenet2012".
         split: As in `load`.
         data_dir: As in `load`.
         download: As in `load`.
@@ -91,7 +105,7 @@ def arrays(
         labels: `(examples,)`, int64.
 
     Raises:
-        ValueError: If there is no such data set or split.
+        ValueError: If there is no such data set or split, or if it is too large.
         FileNotFoundError: If the data is not there and cannot be downloaded.
 
     Example:
@@ -100,9 +114,14 @@ def arrays(
         >>> images.shape
         (540, 8, 8, 1)
     """
-    info(name)
+    _check_known("name", name, names())
     _check_known("split", split, _SPLITS)
-    part = _part(name, split, data_dir, download)
+    if name not in _IN_MEMORY:
+        raise ValueError(
+            f"`name` must be a data set that fits into memory; stream this one with "
+            f"`zoo.datasets.load`. Received: name={name!r}"
+        )
+    part = _part(name, split, _directory(data_dir), download)
     first, end = part.bounds(split)
     return _view(part.images)[first:end], _view(part.labels)[first:end]
 
@@ -119,6 +138,7 @@ def load(
     epochs: int | None = 1,
     drop_remainder: bool = False,
     limit: int | None = None,
+    image_size: int | None = None,
     data_dir: str | os.PathLike | None = None,
     download: bool = True,
 ) -> tf.data.Dataset:
@@ -127,6 +147,14 @@ def load(
     The order of an epoch is a pure function of `seed` and of the number of the
     epoch, so a stream can be taken up at any epoch and step, and then gives what it
     would have given there. Batches never mix two epochs.
+
+    **ImageNet** is read from its files as it is needed. Its training splits come as
+    random crops, a pure function of `seed`, the epoch and the place in it: 8 … 100 %
+    of the area of the image, of an aspect of 3/4 … 4/3, stretched to `image_size`²
+    and mirrored half of the time. The others, and all with `shuffle=False`, come as
+    the central crop of the image, whose shorter side is scaled to 256 for an
+    `image_size` of 224 and to `image_size` for any other. A start at `step` reads
+    the records before it, without decoding them: at the end of an epoch all 140 GB.
 
     **Passes.** Each pass over a finite data set goes on where the pass before it
     ended. So `model.fit(load("digits", "train", 64), shuffle=False, epochs=30)`
@@ -142,13 +170,19 @@ def load(
     (rounded, halves up) with the smallest SHA-256 of their pixels; equal images stay
     in one split. Within a split, the base order is that of the hash; in
     "train+validation", "train" comes first. Neither depends on the order of a file.
+    ImageNet goes by position instead, as hashing would take reading and decoding all
+    of it first: "train" is `train[:90%]` and "validation" `train[90%:]` of what
+    TensorFlow Datasets prepares, "test" its "validation", and the base order is that
+    of the files. As it sorts by a hash of the file names, these too are samples of
+    all classes and the same everywhere, but not exactly balanced.
 
     Args:
         name: "digits" (8×8, in scikit-learn: no download), "mnist",
-            "fashion_mnist", "cifar10" or "cifar100" (through TensorFlow Datasets).
+            "fashion_mnist", "cifar10", "cifar100" or "imagenet2012" (through
+            TensorFlow Datasets).
         split: "train", "validation", "train+validation" or "test".
         batch_size: Examples in a batch. Defaults to None: single examples.
-        seed: Seed of the order, 0 … 2⁶³ − 1. Defaults to 0: repeatable unless
+        seed: Seed of the order and of crops, 0 … 2⁶³ − 1. Defaults to 0: repeatable unless
             asked otherwise.
         shuffle: Whether each epoch gets an order of its own. Defaults to None: yes
             for "train" and "train+validation", no for the others, where order
@@ -163,15 +197,18 @@ def load(
             full. Defaults to False: every example counts.
         limit: Take only the first so many examples of the split in its base order: a
             sample that is the same everywhere. Defaults to None: all.
+        image_size: Height and width of the images of ImageNet. Defaults to None: 224.
+            The other sets have one size.
         data_dir: Where TensorFlow Datasets keeps prepared data. Defaults to None:
             `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`. Not used for digits.
-        download: Whether to download what is not there. Defaults to True.
+        download: Whether to download what is not there. Defaults to True. ImageNet
+            can only be downloaded by hand.
 
     Returns:
         A `tf.data.Dataset` of `(image, label)` of known or infinite cardinality:
 
         - image: `(height, width, channels)`, uint8, the pixels as the data set has
-          them, with `batch_size` `(batch, height, width, channels)`;
+          them (crops of ImageNet), with `batch_size` `(batch, height, width, channels)`;
         - label: `()`, int64, with `batch_size` `(batch,)`.
 
     Raises:
@@ -190,7 +227,7 @@ def load(
           `train_test_split(test_size=0.3, random_state=0, stratify=labels)` gives.
         - The others: TensorFlow Datasets, whose "test" is that of the publication.
     """
-    info(name)
+    _check_known("name", name, names())
     _check_known("split", split, _SPLITS)
     if batch_size is not None:
         batch_size = _integer("batch_size", batch_size, 1)
@@ -204,10 +241,20 @@ def load(
             "`shuffle` must be True, False or None (the default of the split). "
             f"Received: shuffle={shuffle!r}"
         )
-    part = _part(name, split, data_dir, download)
-    first, end = part.bounds(split)
     if limit is not None:
-        end = min(end, first + _integer("limit", limit, 1))
+        limit = _integer("limit", limit, 1)
+    image_size = _image_size(name, image_size)
+    data_dir = _directory(data_dir)
+    if name == imagenet.NAME:
+        part = imagenet.open_shards(split, image_size, data_dir)
+        first, end = part.bounds()
+    else:
+        part = _part(name, split, data_dir, download)
+        first, end = part.bounds(split)
+    if limit is not None:
+        end = min(end, first + limit)
+    if shuffle is None:
+        shuffle = split.startswith("train")
     steps = steps_per_epoch(end - first, batch_size, drop_remainder)
     if steps == 0:
         raise ValueError(
@@ -220,14 +267,12 @@ def load(
             f"`step` must be less than the {steps} steps of an epoch; the next epoch "
             f"is epoch={epoch + 1}, step=0. Received: step={step}"
         )
+    order, examples = part.pipeline(first, end, seed=seed, shuffle=shuffle)
     return stream(
-        part.images,
-        part.labels,
-        first=first,
+        order,
+        examples,
         count=end - first,
         batch_size=batch_size,
-        seed=seed,
-        shuffle=split.startswith("train") if shuffle is None else shuffle,
         epoch=epoch,
         step=step,
         epochs=epochs,
@@ -235,11 +280,27 @@ def load(
     )
 
 
-def _part(name: str, split: str, data_dir, download: bool) -> _Part:
+def _directory(data_dir: str | os.PathLike | None) -> str:
+    data_dir = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return os.path.expanduser(data_dir)
+
+
+def _image_size(name: str, image_size: int | None) -> int:
+    if name == imagenet.NAME:
+        own = imagenet.IMAGE_SIZE
+        return own if image_size is None else _integer("image_size", image_size, 1)
+    own = _IN_MEMORY[name].image_shape[0]
+    if image_size is not None and image_size != own:
+        raise ValueError(
+            f"`image_size` must be None or {own} for {name!r}, whose images have one "
+            f"size. Received: image_size={image_size!r}"
+        )
+    return own
+
+
+def _part(name: str, split: str, data_dir: str, download: bool) -> _Part:
     """The part of a data set that a split belongs to, read at the first call."""
     part = "test" if split == "test" else "train"
-    data_dir = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    data_dir = os.path.expanduser(data_dir)
     key = name, part, data_dir
     if key not in _parts:
         if name == "digits":

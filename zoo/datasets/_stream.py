@@ -9,20 +9,17 @@ def steps_per_epoch(count: int, batch_size: int | None, drop_remainder: bool) ->
 
 
 def stream(
-    images: tf.Tensor,
-    labels: tf.Tensor,
+    order,
+    examples,
     *,
-    first: int,
     count: int,
     batch_size: int | None,
-    seed: int,
-    shuffle: bool,
     epoch: int,
     step: int,
     epochs: int | None,
     drop_remainder: bool,
 ) -> tf.data.Dataset:
-    """Streams the examples `first` … `first + count − 1`.
+    """Streams the epochs of a split of `count` examples.
 
     The steps of all epochs stand in one endless row, and each pass over the result
     is a part of it: pass n starts at `step + n · length` steps after the beginning
@@ -32,8 +29,12 @@ def stream(
     an epoch.) An endless stream has one pass and starts again with each iterator.
 
     Args:
-        images: `(examples, height, width, channels)`, uint8, on the CPU.
-        labels: `(examples,)`, int64, on the CPU.
+        order: Function of the number of an epoch, int64, that returns a data set
+            of what stands for its `count` examples, such as their indices. It must
+            be a pure function, and cheap: what a start at `step` skips, it skips
+            here.
+        examples: Function of an element of `order`, single or in a batch, that
+            returns images and labels.
 
     The other arguments are those of `zoo.datasets.load`, checked.
 
@@ -44,15 +45,10 @@ def stream(
     length = tf.data.INFINITE_CARDINALITY if epochs is None else epochs * steps - step
 
     def one_epoch(number):
-        """Indices of an epoch, a batch a step: a pure function of seed and number."""
-        order = tf.range(first, first + count, dtype=tf.int64)
-        if shuffle:
-            key = tf.stack([tf.constant(seed, tf.int64), number])
-            order = tf.random.experimental.stateless_shuffle(order, key)
-        indices = tf.data.Dataset.from_tensor_slices(order)
+        elements = order(number)
         if batch_size is None:
-            return indices
-        return indices.batch(batch_size, drop_remainder=drop_remainder)
+            return elements
+        return elements.batch(batch_size, drop_remainder=drop_remainder)
 
     def one_pass(number):
         start = step if epochs is None else step + number * length
@@ -64,14 +60,18 @@ def stream(
         begun = _counter()
         passes = passes.map(lambda _: begun())
 
-    def examples(indices):
-        return tf.gather(images, indices), tf.gather(labels, indices)
-
+    # The workers of a strategy share out the examples. By default they would share
+    # out the files, if there are any, and each then see a stream of its own.
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.DATA
+    )
     return (
         passes.flat_map(one_pass)
         .map(examples, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         .prefetch(tf.data.AUTOTUNE)
         .apply(tf.data.experimental.assert_cardinality(length))
+        .with_options(options)
     )
 
 

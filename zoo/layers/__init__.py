@@ -4,11 +4,12 @@ from zoo.layers.highway import Highway
 from zoo.layers.highway_conv import HighwayConv
 from zoo.layers.highway_dense import HighwayDense
 from zoo.layers.preact_residual import PreActResidual
-from zoo.layers.preprocessing import PadCropFlip
+from zoo.layers.preprocessing import ContrastNormalization, PadCropFlip
 from zoo.layers.residual import Residual
 from zoo.layers.scan_layers import ScanLayers
 
 __all__ = [
+    "ContrastNormalization",
     "Highway",
     "HighwayConv",
     "HighwayDense",

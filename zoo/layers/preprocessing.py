@@ -1,9 +1,60 @@
-"""What models do to images before the first weight: augmentation."""
+"""What models do to images before the first weight."""
 
 import keras
 from keras import ops
 
 from zoo._checks import check_int
+
+
+@keras.saving.register_keras_serializable("zoo")
+class ContrastNormalization(keras.layers.Layer):
+    """Per-image contrast normalisation: (x − mean)/max(std, ε).
+
+    Mean and standard deviation are those of one image over height, width and
+    channels. The papers of the time call it global contrast normalisation.
+
+    Args:
+        epsilon: float, least deviation that is divided by, 1e-8 by default: an image
+            of one colour becomes 0.
+
+    Call arguments:
+        images: float tensor.
+
+    Input shape:
+        `(batch, height, width, channels)`.
+
+    Output shape:
+        The input's.
+
+    Raises:
+        ValueError: `epsilon` is not above 0.
+
+    Example:
+        >>> import keras, zoo
+        >>> zoo.layers.ContrastNormalization()(keras.ops.ones((2, 32, 32, 3))).shape
+        TensorShape([2, 32, 32, 3])
+
+    Reference:
+        Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", §3.3.
+    """
+
+    def __init__(self, epsilon=1e-8, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        if not epsilon > 0:
+            raise ValueError(f"`epsilon` must be above 0. Received: epsilon={epsilon}")
+        self.epsilon = epsilon
+
+    def call(self, images):
+        x = ops.cast(images, "float32")  # sums over an image overflow half precision
+        x = x - ops.mean(x, axis=(1, 2, 3), keepdims=True)
+        std = ops.sqrt(ops.mean(ops.square(x), axis=(1, 2, 3), keepdims=True))
+        return ops.cast(x / ops.maximum(std, self.epsilon), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon}
 
 
 @keras.saving.register_keras_serializable("zoo")

@@ -3,6 +3,7 @@
 import keras
 
 from zoo._checks import check_int
+from zoo.layers import ContrastNormalization
 from zoo.layers.initializers import fork
 from zoo.models._builder import (
     check_image_shape,
@@ -23,6 +24,7 @@ def dense_stack(
     kernel_initializer,
     bias_initializer,
     rescale,
+    contrast,
     scan,
     name,
 ):
@@ -45,6 +47,11 @@ def dense_stack(
                 f"Received: input_shape={tuple(input_shape)}"
             )
     image = len(input_shape) == 3
+    if contrast and (rescale is not None or not image):
+        raise ValueError(
+            "`contrast` is for images and takes the place of `rescale`. Received: "
+            f"contrast={contrast}, rescale={rescale}, input_shape={tuple(input_shape)}"
+        )
     if rescale is None:
         rescale = 1 / 255 if image else 1.0
     kernels = keras.initializers.get(kernel_initializer)
@@ -52,7 +59,9 @@ def dense_stack(
 
     inputs = keras.Input(tuple(input_shape), name="image" if image else "features")
     x = inputs
-    if rescale != 1:
+    if contrast:
+        x = ContrastNormalization(name="contrast")(x)
+    elif rescale != 1:
         x = keras.layers.Rescaling(rescale, name="rescale")(x)
     if image:
         x = keras.layers.Flatten(name="flatten")(x)

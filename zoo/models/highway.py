@@ -42,6 +42,7 @@ def highway_mlp(
     *,
     carry: str = "coupled",
     rescale: float | None = None,
+    contrast: bool = False,
     kernel_initializer="he_normal",
     gate_kernel_initializer="glorot_uniform",
     bias_initializer="zeros",
@@ -65,6 +66,7 @@ def highway_mlp(
             900 want −7.
         carry: as in `HighwayDense`.
         rescale: factor on the raw input; None is 1/255 for images, 1 for vectors.
+        contrast: `ContrastNormalization` of the image in place of `rescale`.
         kernel_initializer: of stem, H and logits.
         gate_kernel_initializer: of the gates.
         bias_initializer: of all biases but the gates'.
@@ -113,6 +115,7 @@ def highway_mlp(
         kernel_initializer,
         bias_initializer,
         rescale,
+        contrast,
         scan,
         name or f"highway_mlp_{depth}",
     )

@@ -26,6 +26,7 @@ def plain_mlp(
     activation: str = "relu",
     *,
     rescale: float | None = None,
+    contrast: bool = False,
     kernel_initializer="he_normal",
     bias_initializer="zeros",
     scan: bool | str = "auto",
@@ -34,8 +35,8 @@ def plain_mlp(
     """Dense network of `depth` plain layers and a softmax layer.
 
     Args:
-        input_shape, num_classes, depth, activation, rescale, kernel_initializer,
-            bias_initializer, scan, name: as in `highway_mlp`.
+        input_shape, num_classes, depth, activation, rescale, contrast,
+            kernel_initializer, bias_initializer, scan, name: as in `highway_mlp`.
         units: width, 71 by default: about as many parameters a layer as a highway
             layer of 50.
 
@@ -75,6 +76,7 @@ def plain_mlp(
         kernel_initializer,
         bias_initializer,
         rescale,
+        contrast,
         scan,
         name or f"plain_mlp_{depth}",
     )

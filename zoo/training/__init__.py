@@ -1,7 +1,8 @@
-"""Parts of training runs: weight decay, schedules and resuming."""
+"""Parts of training runs: optimizer, weight decay, schedules and resuming."""
 
 from zoo.training.decay import set_decay
 from zoo.training.resume import Resume
 from zoo.training.schedules import StepSchedule
+from zoo.training.sgd import SGD
 
-__all__ = ["Resume", "StepSchedule", "set_decay"]
+__all__ = ["SGD", "Resume", "StepSchedule", "set_decay"]

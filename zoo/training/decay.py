@@ -8,7 +8,9 @@ import keras
 from zoo._checks import known
 
 
-def set_decay(model: keras.Model, rate: float, on: str = "kernels") -> int:
+def set_decay(
+    model: keras.Model, rate: float, on: str = "kernels", *, head_factor: float = 1.0
+) -> int:
     """Adds `rate`·w to the gradient of every kernel w, and of nothing else.
 
     This is the decay λ of Caffe and Torch files: a loss of λ/2·|w|². With SGD a
@@ -22,6 +24,8 @@ def set_decay(model: keras.Model, rate: float, on: str = "kernels") -> int:
         rate: λ, 0 or more.
         on: "kernels" (the default) or "everything": biases, γ and β too, as the
             authors' Torch code for ResNets does.
+        head_factor: multiplies λ on the kernel of the layer `logits`; 1 by default,
+            10 in the Caffe files of the highway nets.
 
     Returns:
         The number of variables under decay; the stack of a loop is one.
@@ -35,9 +39,12 @@ def set_decay(model: keras.Model, rate: float, on: str = "kernels") -> int:
         >>> zoo.training.set_decay(model, 1e-4)  # stem, 5 times H and T, logits
         12
     """
-    number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
-    if not (number and math.isfinite(rate) and rate >= 0):
-        raise ValueError(f"`rate` must be a number ≥ 0. Received: rate={rate!r}")
+    for name, value in (("rate", rate), ("head_factor", head_factor)):
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not (number and math.isfinite(value) and value >= 0):
+            raise ValueError(
+                f"`{name}` must be a number ≥ 0. Received: {name}={value!r}"
+            )
     known("on", on, ("kernels", "everything"))
     decayed = [
         w
@@ -45,5 +52,7 @@ def set_decay(model: keras.Model, rate: float, on: str = "kernels") -> int:
         if on == "everything" or w.path.rsplit("/", 1)[-1] == "kernel"
     ]
     for weight in decayed:
-        weight.regularizer = keras.regularizers.L2(rate / 2) if rate else None
+        factor = head_factor if weight.path.endswith("logits/kernel") else 1.0
+        penalty = rate * factor / 2
+        weight.regularizer = keras.regularizers.L2(penalty) if penalty else None
     return len(decayed)

@@ -71,7 +71,6 @@ class StepSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_rate = warmup_rate
 
     def __call__(self, step):
-        step = ops.cast(step, "int64")
         rate = ops.cast(self.initial_rate, "float32")
         for i, boundary in enumerate(self.boundaries, 1):
             rate = ops.where(step >= boundary, self.initial_rate * self.factor**i, rate)

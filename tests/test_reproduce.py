@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 
 import pytest
@@ -143,6 +144,17 @@ def test_several_seeds_of_a_net_without_gates(tmp_path):
     assert row["std"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
     assert (row["n"], row["printed"]) == (2, 0.95)
     assert "all gates closed" not in row
+
+
+def test_a_diverged_run_counts_as_chance(tmp_path):
+    planned = runs.Runs(seeds=1)
+    config, slug = digits._digits("highway", 50, digits.UNIFORM, -2.0)
+    sgd = {"name": "sgd", "learning_rate": 1e30}
+    planned.add("key", dataclasses.replace(config, optimizer=sgd), slug)
+    for _ in range(2):  # trained, then read
+        ((metrics,),) = planned.results().values()
+        assert metrics["test"]["accuracy"] == 0.1
+        assert "diverged" in metrics["diverged"]
 
 
 def test_differences():

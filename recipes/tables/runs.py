@@ -76,7 +76,17 @@ class Runs:
         if path.exists():
             return json.loads(path.read_text(encoding="utf-8"))
         run = train.Run(config, directory, directory.name)
-        return run.fit(artefacts=False, also=lambda model: context(config, model))
+        try:
+            return run.fit(artefacts=False, also=lambda model: context(config, model))
+        except FloatingPointError as error:  # a result too: it counts as chance
+            metrics = {
+                "test": {"accuracy": 1 / run.info.num_classes},
+                "parameters": run.model.count_params(),
+                "seed": config.seed,
+                "diverged": str(error),
+            }
+            train.write(path, json.dumps(metrics, indent=2) + "\n")
+            return metrics
 
 
 def context(config, model):

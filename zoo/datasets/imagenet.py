@@ -189,13 +189,12 @@ def open_shards(split: str, image_size: int, data_dir: str) -> Shards:
     shards = Shards(tfds.builder(f"{NAME}:5.*.*", data_dir=data_dir), split, image_size)
     prepared = shards.builder.is_prepared()
     if not prepared or shards.part not in shards.builder.info.splits:
-        archive = "val" if split == "test" else "train"
         raise FileNotFoundError(
             f"The split {split!r} of {NAME!r} is not prepared in {data_dir}: give a "
-            "directory that has it as `data_dir`, or download "
-            f"ILSVRC2012_img_{archive}.tar by hand from "
+            "directory that has it as `data_dir`, or download ILSVRC2012_img_train.tar "
+            "and ILSVRC2012_img_val.tar by hand from "
             f"https://image-net.org/download-images into {data_dir}/downloads/manual "
-            f"and run `tfds.load({NAME!r}, data_dir={data_dir!r})`."
+            f"and prepare them with `tfds.load({NAME!r}, data_dir={data_dir!r})`."
         )
     return shards
 

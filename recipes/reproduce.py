@@ -25,11 +25,11 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from recipes import train  # noqa: E402
-from recipes.tables import digits, identity_mappings, runs  # noqa: E402
+from recipes.tables import digits, identity_mappings, runs, very_deep  # noqa: E402
 from zoo._checks import check_int, known  # noqa: E402
 from zoo.analysis import plots  # noqa: E402
 
-TABLES = {**digits.TABLES, **identity_mappings.TABLES}
+TABLES = {**digits.TABLES, **very_deep.TABLES, **identity_mappings.TABLES}
 
 
 def _show(value):

@@ -227,13 +227,16 @@ def _schedule(schedule, rate, scale, total, steps):
     arguments = dict(schedule)
     if not arguments:
         return rate
-    name = known("schedule.name", arguments.pop("name", None), ("step", "cosine"))
+    names = ("step", "cosine", "exponential")
+    name = known("schedule.name", arguments.pop("name", None), names)
     try:
         if name == "step":
             for key in ("boundaries", "warmup_steps"):
                 if key in arguments:
                     arguments[key] = _fewer(arguments[key], scale)
             return training.StepSchedule(rate, **arguments)
+        if name == "exponential":
+            return keras.optimizers.schedules.ExponentialDecay(rate, steps, **arguments)
         warmup = round(steps * arguments.pop("warmup_epochs", 0))
         if not 0 <= warmup < total:
             raise ValueError(

@@ -5,6 +5,7 @@ import pytest
 
 from recipes import configs
 from zoo import models
+from zoo.models._cnn import depth_of
 
 # Depth in the papers' count, and parameters: for digits a stem 64 → 64, then 4,160 a
 # plain layer or 8,320 a highway layer, then 64 → 10.
@@ -19,6 +20,15 @@ NETS = {
     # stem 3,072 → 50, then 2,550 a plain layer or 5,100 a highway layer, then 50 → 100
     "highway_mlp_cifar100_900": (900, 4_743_650),
     "plain_mlp_cifar100_100": (100, 411_200),
+    "highway_mlp_mnist_50": (50, 289_660),
+    # stem 3,072 → 50, 49 times 5,100, then 50 → 100
+    "highway_mlp_cifar100_50": (50, 408_650),
+    "highway_cnn_mnist_10": (10, 151_690),
+    "highway_cnn_mnist_10_w16": (10, 38_986),
+    "highway_cnn_fashion_mnist_10": (10, 151_690),
+    "plain_cnn_mnist_10": (10, 77_706),
+    # 272,282 trainable, and 2 × 688 moving statistics
+    "preact_resnet_cifar10_20": (20, 273_658),
 }
 
 
@@ -40,7 +50,10 @@ def test_docstring_gives_the_claim_and_the_command(name):
 def test_depth_and_parameters(name):
     config = configs.load(name)
     model = getattr(models, config.builder)(**config.model)
-    assert (config.model["depth"], model.count_params()) == NETS[name]
+    depth = config.model.get("depth")
+    if depth is None:
+        depth = depth_of(config.model["stages"], config.model["head"])
+    assert (depth, model.count_params()) == NETS[name]
 
 
 def test_unknown_name_lists_the_nearest_first():

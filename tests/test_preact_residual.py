@@ -170,10 +170,10 @@ def test_regularizer_reaches_every_kernel():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"filters": 0}, "`filters` must be a positive integer.*filters=0"),
-        ({"filters": 8, "strides": 1.5}, "`strides` must be a positive.*strides=1.5"),
-        ({"filters": 8, "shortcut": "C"}, "`shortcut` must be 'A' or 'B'.*'C'"),
-        ({"filters": 8, "strides_on": "5x5"}, "`strides_on` must be '3x3' or '1x1'"),
+        ({"filters": 0}, "`filters` must be an integer of at least 1.*filters=0"),
+        ({"filters": 8, "strides": 1.5}, "`strides` must be an integer.*strides=1.5"),
+        ({"filters": 8, "shortcut": "C"}, "`shortcut` must be one of A, B.*'C'"),
+        ({"filters": 8, "strides_on": "5x5"}, "`strides_on` must be one of 3x3, 1x1"),
     ],
 )
 def test_wrong_arguments(arguments, message):

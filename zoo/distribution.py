@@ -1,6 +1,5 @@
 """Where a model trains: strategies of TensorFlow, chosen by name."""
 
-import collections
 import functools
 import json
 import os
@@ -11,13 +10,59 @@ from zoo._checks import known
 
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker")
 
+TF_CONFIG = (
+    '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
+
 
 def strategy(name: str = "auto") -> tf.distribute.Strategy:
-    """A `tf.distribute` strategy; build and compile the model in its `scope()`."""
+    """A `tf.distribute` strategy; build and compile the model in its `scope()`.
+
+    **Several machines.** "multi_worker" reads the environment variable `TF_CONFIG`,
+    which names the address of every worker and which of them this process is:
+
+        {"cluster": {"worker": ["host1:2222", "host2:2222"]},
+         "task": {"type": "worker", "index": 0}}
+
+    Start the same program on every worker, `index` counting up. It goes on when all
+    have started. `fit`, `evaluate` and `predict` get the same data on every worker,
+    take turns with the examples of a batch, and give the same result everywhere;
+    `batch_size` is that of all workers together. Trainable weights and the moving
+    statistics of `zoo`'s batch normalisation stay the same on all workers, bit for
+    bit. Every worker must make the same calls, since reading metrics or saving a
+    model may wait for the others, and must write to a folder of its own. A worker
+    that fails ends the others.
+
+    Args:
+        name: "one_device": the first GPU, else the CPU. "mirrored": a replica on each
+            GPU (or on each logical CPU where there is no GPU), batches split among
+            them. "multi_worker": the same over the GPUs (or the CPU) of several
+            machines. "auto" (the default): multi-worker where `TF_CONFIG` names two
+            or more workers, mirrored for two or more GPUs, else one device.
+
+    Returns:
+        The strategy. A process has one mirrored (for the same devices) and one
+        multi-worker strategy: the same object comes back.
+
+    Raises:
+        ValueError: an unknown name, with the known ones; for "auto" and
+            "multi_worker" a `TF_CONFIG` that is not JSON, has no or repeated or
+            malformed addresses, or whose task is not among them; for "multi_worker"
+            no `TF_CONFIG`.
+        RuntimeError: "multi_worker" after TensorFlow's first operation.
+
+    Example:
+        >>> import zoo
+        >>> zoo.distribution.strategy("one_device").num_replicas_in_sync
+        1
+    """
     known("strategy", name, STRATEGIES)
-    workers = _workers() if name in ("auto", "multi_worker") else []
-    if name == "multi_worker" or len(workers) > 1:
-        return _multi_worker()
+    # Before anything that starts TensorFlow: it connects to workers only then.
+    if name == "multi_worker" or (name == "auto" and os.environ.get("TF_CONFIG")):
+        workers = _workers(os.environ.get("TF_CONFIG", ""))
+        if name == "multi_worker" or len(workers) > 1:
+            return _multi_worker()
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
     if name == "mirrored" or (name == "auto" and len(gpus) > 1):
@@ -27,37 +72,127 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
 
 @functools.cache
 def _mirrored(*devices):
+    """One strategy a process: TensorFlow numbers the collective operations of each
+    anew, and the second one's would be taken for the first one's."""
     return tf.distribute.MirroredStrategy(devices)
 
 
 @functools.cache
 def _multi_worker():
-    return _MultiWorkerMirroredStrategy()
+    """One strategy a process, for the same reason."""
+    try:
+        return _MultiWorkerMirrored()
+    except RuntimeError as error:
+        if "startup" not in str(error):
+            raise
+        raise RuntimeError(
+            "strategy('multi_worker') must come before the first tensor or model, "
+            "because TensorFlow connects to other workers only when it starts. "
+            "Received: a TensorFlow that has started; make the strategy right after "
+            "the imports"
+        ) from error
 
 
-def _workers():
-    return (
-        json.loads(os.environ.get("TF_CONFIG", "{}"))
-        .get("cluster", {})
-        .get("worker", [])
+def _workers(text):
+    """Addresses of the workers that `TF_CONFIG` names, the chief's first.
+
+    TensorFlow itself waits for ever, or fails late, with most wrong ones.
+    """
+
+    def check(fits, rule, received):
+        if not fits:
+            raise ValueError(
+                f"`TF_CONFIG` must {rule}, as in {TF_CONFIG}. Received: {received}"
+            )
+
+    check(text.strip(), "be set", "no TF_CONFIG in the environment")
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        check(False, "be JSON", f"TF_CONFIG={text!r} ({error})")
+    cluster = config.get("cluster") if isinstance(config, dict) else None
+    check(
+        isinstance(cluster, dict) and (cluster.keys() & {"chief", "worker"}),
+        "name a cluster with a list of workers",
+        f"TF_CONFIG={text!r}",
     )
+    others = sorted(cluster.keys() - {"chief", "worker"})
+    check(
+        not others,
+        "name no other jobs than `chief` and `worker`",
+        f"cluster with {', '.join(others)}",
+    )
+    jobs = {job: cluster.get(job, []) for job in ("chief", "worker")}
+    for job, tasks in jobs.items():
+        check(
+            isinstance(tasks, list) and all(map(_is_address, tasks)),
+            f"give the addresses of `{job}` as a list of host:port",
+            f"{job}={tasks!r}",
+        )
+    check(len(jobs["chief"]) <= 1, "name one chief at most", f"chief={jobs['chief']}")
+    addresses = jobs["chief"] + jobs["worker"]
+    check(addresses, "name at least one worker", f"cluster={cluster}")
+    repeated = sorted({a for a in addresses if addresses.count(a) > 1})
+    check(
+        not repeated,
+        "give every worker an address of its own",
+        f"{', '.join(repeated)} more than once",
+    )
+    task = config.get("task")
+    check(
+        isinstance(task, dict) and jobs.get(task.get("type")),
+        "name the task of this process by a `type` that is in the cluster",
+        f"task={task!r}",
+    )
+    index, count = task.get("index"), len(jobs[task["type"]])
+    check(
+        str(index).isdecimal() and int(index) < count,
+        f"give the task an `index` of 0 … {count - 1}, its place in the list",
+        f"task={task!r}",
+    )
+    return addresses
 
 
-class _MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+def _is_address(address):
+    if not isinstance(address, str):
+        return False
+    host, _, port = address.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+
+
+class _MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
+    """A multi-worker strategy that Keras 3.15 can train with.
+
+    Keras reduces a whole batch, to learn its shapes, and scalar logs along axis 0.
+    TensorFlow takes neither; here `reduce` takes both.
+    """
+
     def reduce(self, reduce_op, value, axis=None):
+        """As TensorFlow's, and: a structure of values gives a structure of results;
+        for scalars `axis` does not matter; means of integers keep their type; where
+        replicas have batches of different sizes, the mean of the first examples, as
+        many as all have."""
+        if isinstance(reduce_op, str):
+            reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
         return tf.nest.map_structure(
-            lambda v: self._reduce_one(reduce_op, v, axis), value
+            lambda one: self._reduce(reduce_op, one, axis), value
         )
 
-    def _reduce_one(self, reduce_op, value, axis):
-        local = self.experimental_local_results(value)[0]
-        if tf.TensorShape(getattr(local, "shape", ())).rank == 0:
+    def _reduce(self, reduce_op, value, axis):
+        rank = tf.convert_to_tensor(self.experimental_local_results(value)[0]).shape.rank
+        if rank == 0:
             axis = None
-        mean = reduce_op in ("MEAN", tf.distribute.ReduceOp.MEAN)
-        dtype = tf.as_dtype(local.dtype)
-        if mean and not dtype.is_floating:
-            value = self.run(_as_float64, args=(value,))
-            return tf.cast(super().reduce(reduce_op, value, axis), dtype)
+        elif axis is None and reduce_op is tf.distribute.ReduceOp.MEAN:
+            return self._mean(value)
         return super().reduce(reduce_op, value, axis)
 
-_as_float64 = tf.function(lambda v: tf.cast(v, "float64"))
+    @tf.function(autograph=False)
+    def _mean(self, value):
+        part = self.experimental_local_results(value)[0]
+        exact = "float32" if part.dtype.size <= 2 else "float64"  # of integers
+        dtype = part.dtype if part.dtype.is_floating else exact
+        sizes = self.gather(self.run(lambda v: tf.shape(v)[:1], args=(value,)), axis=0)
+        size = tf.reduce_min(sizes)
+        value = self.run(lambda v: tf.cast(v[:size], dtype), args=(value,))
+        mean = super().reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
+        return tf.cast(mean, part.dtype)

@@ -1,6 +1,7 @@
 """What all tables share: their training runs, and a row of results."""
 
 import csv
+import functools
 import json
 import pathlib
 from collections.abc import Callable
@@ -29,10 +30,17 @@ class Refused(ValueError):
 
 
 class Runs:
-    """Trains the runs of a table, each in a directory of its own, once."""
+    """Trains the runs of a table, each in a directory of its own, once.
 
-    def __init__(self, seeds):
-        self.root, self.seeds, self.planned = ROOT / "runs", seeds, {}
+    Args:
+        seeds: how many runs of each config.
+        context: whether the layers of highway nets are closed one by one, to see
+            which matter.
+    """
+
+    def __init__(self, seeds, context=True):
+        self.root, self.seeds, self.context = ROOT / "runs", seeds, context
+        self.planned = {}
 
     def add(self, key, config, slug):
         """Plans a config for all seeds; its metrics are at `results()[key]`."""
@@ -77,7 +85,10 @@ class Runs:
             return json.loads(path.read_text(encoding="utf-8"))
         run = train.Run(config, directory, directory.name)
         try:
-            return run.fit(artefacts=False, also=lambda model: context(config, model))
+            also = None
+            if self.context:
+                also = functools.partial(context, config)
+            return run.fit(artefacts=False, also=also)
         except FloatingPointError as error:  # a result too: it counts as chance
             metrics = {
                 "test": {"accuracy": 1 / run.info.num_classes},

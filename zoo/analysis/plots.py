@@ -217,6 +217,52 @@ def curves_figure(
     return figure
 
 
+def loss_figure(
+    losses: Mapping[str, Sequence[Sequence[float]]], *, title: str = ""
+) -> Figure:
+    """Training loss by epoch on a log axis, a panel for plain and one for highway nets.
+
+    Args:
+        losses: {"plain, depth 10": losses of each run by epoch, …}; what stands
+            before the comma names the panel.
+        title: of the figure.
+
+    Returns:
+        The figure.
+
+    Reference:
+        Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", Fig. 1.
+    """
+    panels = {}
+    for name, runs in losses.items():
+        panel, _, line = name.partition(", ")
+        panels.setdefault(panel, {})[line] = runs
+    figure = Figure(figsize=(5 * len(panels), 4.2), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    colours = ("#56B4E9", "#0072B2", "#E69F00", "#D55E00")
+    styles = (":", "-.", "--", "-")
+    for axis, (panel, lines) in zip(axes, panels.items(), strict=True):
+        for i, (name, runs) in enumerate(lines.items()):
+            for n, run in enumerate(runs):
+                axis.plot(
+                    np.arange(1, len(run) + 1),
+                    run,
+                    styles[i % 4],
+                    color=colours[i % 4],
+                    label=name if n == 0 else None,
+                )
+        axis.set_yscale("log")
+        axis.set_title(panel, fontsize=10)
+        axis.set_xlabel("epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("training loss")
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
 def share_figure(shares: Mapping[str, Sequence[float]], *, title: str = "") -> Figure:
     """Share of values that the ReLU after an addition cuts, by unit.
 

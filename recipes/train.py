@@ -29,6 +29,7 @@ from recipes import configs  # noqa: E402
 from recipes.configs import Config  # noqa: E402
 from zoo import analysis, datasets, distribution, export, models, training  # noqa: E402
 from zoo._checks import check_int, known  # noqa: E402
+from zoo.layers import MeanImage  # noqa: E402
 
 CONFIG = "config.json"
 METRICS = "metrics.json"  # written last: its presence says that a run is finished
@@ -87,6 +88,11 @@ class Run:
             epochs=None,
             limit=config.train_images,
         )
+        if not self.resume.epoch and any(
+            isinstance(layer, MeanImage) for layer in self.model.layers
+        ):
+            images, _ = datasets.arrays(config.dataset, config.train_split)
+            training.adapt(self.model, images[: config.train_images])
         self.directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(_plain(config), indent=2) + "\n"
         write(self.directory / CONFIG, text)  # last: all is checked

@@ -27,6 +27,9 @@ NETS = {
     "highway_cnn_mnist_10_w16": (10, 38_986),
     "highway_cnn_fashion_mnist_10": (10, 151_690),
     "plain_cnn_mnist_10": (10, 77_706),
+    # with the 3,072 values of the mean image
+    "highway_cnn_cifar10_11": (11, 239_400),
+    "highway_cnn_cifar10_19": (19, 2_259_910),
     # 272,282 trainable, and 2 × 688 moving statistics
     "preact_resnet_cifar10_20": (20, 273_658),
 }

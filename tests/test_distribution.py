@@ -1,16 +1,24 @@
+import contextlib
 import json
+import os
+import pathlib
+import socket
 import subprocess
 import sys
+import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import zoo
 from zoo import distribution
 
 
 def test_names():
-    assert distribution.STRATEGIES == ("auto", "one_device", "mirrored")
+    names = ("auto", "one_device", "mirrored", "multi_worker")
+    assert distribution.STRATEGIES == names
     kinds = {
         "auto": tf.distribute.OneDeviceStrategy,
         "one_device": tf.distribute.OneDeviceStrategy,
@@ -57,17 +65,27 @@ def trained(name, build):
 def mlp():
     return zoo.highway_mlp((8, 8, 1), depth=4, units=8, rescale=1 / 16)
 
-def resnet():
-    return zoo.preact_resnet(8, input_shape=(8, 8, 1))
+def loop():
+    return zoo.highway_mlp((8, 8, 1), depth=20, units=8, rescale=1 / 16)
 
-one, two = trained("one_device", mlp), trained("mirrored", mlp)
-np.savez(folder / "one.npz", *one.get_weights())
-np.savez(folder / "two.npz", *two.get_weights())
+def resnet():
+    return zoo.preact_resnet(20, input_shape=(8, 8, 1), scan=True)
+
+for name, build in (("loop", loop), ("mlp", mlp)):
+    one, two = trained("one_device", build), trained("mirrored", build)
+    np.savez(folder / f"{name}-one.npz", *one.get_weights())
+    np.savez(folder / f"{name}-two.npz", *two.get_weights())
+    facts[name] = [type(layer).__name__ for layer in two.layers]
 
 images, labels = datasets.arrays("digits", "test")
 facts["gates"] = analysis.mean_gates(two, images).shape
 facts["lesions"] = analysis.lesions(two, images, labels).loss.shape
-for name, model in (("mlp", two), ("resnet", trained("mirrored", resnet))):
+mirrored = trained("mirrored", resnet)
+facts["resnet"] = [type(layer).__name__ for layer in mirrored.layers]
+for replica in (0, 1):
+    values = [w.value.values[replica].numpy() for w in mirrored.weights]
+    np.savez(folder / f"replica-{replica}.npz", *values)
+for name, model in (("mlp", two), ("resnet", mirrored)):
     live = model.predict(images[:8], batch_size=8, verbose=0)
     path = zoo.export.export_saved_model(model, folder / name)
     loaded = zoo.load(path).predict(images[:8], verbose=0)
@@ -101,10 +119,21 @@ def test_two_replicas_are_used(two_cpus):
     assert facts["auto"] == 1  # "auto" counts GPUs only
 
 
-def test_two_replicas_train_like_one(two_cpus):
-    one, two = arrays(two_cpus / "one.npz"), arrays(two_cpus / "two.npz")
-    for name in one:
-        assert np.allclose(one[name], two[name], atol=1e-6)
+@pytest.mark.parametrize("name", ["mlp", "loop"])
+def test_two_replicas_train_like_one(two_cpus, name):
+    one, two = (arrays(two_cpus / f"{name}-{n}.npz") for n in ("one", "two"))
+    for weight in one:
+        assert np.allclose(one[weight], two[weight], atol=1e-6)
+
+
+def test_replicas_of_loops_stay_equal(two_cpus):
+    """BN's statistics too: loops assign them once, outside."""
+    facts = json.loads((two_cpus / "facts.json").read_text())
+    loops = {name: facts[name].count("ScanLayers") for name in ("loop", "resnet")}
+    assert loops == {"loop": 1, "resnet": 3}
+    zero, one = (arrays(two_cpus / f"replica-{n}.npz") for n in (0, 1))
+    assert len(zero) == 57
+    assert all(np.array_equal(zero[name], one[name]) for name in zero)
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet"])
@@ -125,3 +154,268 @@ def test_mirrored_recipe(two_cpus):
     assert json.loads((two_cpus / "facts.json").read_text())["code"] == 0
     files = {file.name for file in (two_cpus / "run").iterdir()}
     assert {"metrics.json", "gates.png", "saved_model"} <= files
+
+
+# TF_CONFIG
+
+TWO = {"worker": ["a:2222", "b:2222"]}
+FIRST = {"type": "worker", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("", "must be set, as in .* no TF_CONFIG in the environment"),
+        ("{'cluster'", "must be JSON, as in .*Received: .*{'cluster'.*column 2"),
+        ([], r"must name a cluster with a list of workers, .*'\[\]'"),
+        ({"task": FIRST}, "must name a cluster with a list of workers"),
+        ({"cluster": {}, "task": FIRST}, "must name a cluster"),
+        ({"cluster": {"ps": ["a:1"]}, "task": FIRST}, "must name a cluster"),
+        ({"cluster": {"worker": []}, "task": FIRST}, "at least one worker"),
+        ({"cluster": {**TWO, "ps": ["c:1"]}, "task": FIRST}, "no other jobs.*with ps"),
+        ({"cluster": {"worker": "a:1"}, "task": FIRST}, "list of host:port.*='a:1'"),
+        ({"cluster": {"worker": ["a"]}, "task": FIRST}, r"host:port.*worker=\['a'\]"),
+        ({"cluster": {"worker": [":1"]}, "task": FIRST}, "list of host:port"),
+        ({"cluster": {"worker": ["a:0"]}, "task": FIRST}, "list of host:port"),
+        ({"cluster": {"worker": ["a:65536"]}, "task": FIRST}, "list of host:port"),
+        ({"cluster": {"worker": [1]}, "task": FIRST}, "list of host:port"),
+        ({"cluster": {"worker": {"0": "a:1"}}, "task": FIRST}, "list of host:port"),
+        ({"cluster": {"chief": ["a:1", "b:1"]}, "task": FIRST}, "one chief at most"),
+        (
+            {"cluster": {"worker": ["a:1", "b:1", "a:1"]}, "task": FIRST},
+            "an address of its own, .*Received: a:1 more than once",
+        ),
+        (
+            {"cluster": {"chief": ["a:1"], "worker": ["a:1"]}, "task": FIRST},
+            "an address of its own",
+        ),
+        ({"cluster": TWO}, "must name the task .*Received: task=None"),
+        ({"cluster": TWO, "task": {"index": 0}}, "a `type` that is in the cluster"),
+        ({"cluster": TWO, "task": {"type": "chief", "index": 0}}, "a `type` that is"),
+        ({"cluster": TWO, "task": {"type": ["worker"]}}, "a `type` that is"),
+        ({"cluster": TWO, "task": {"type": "worker"}}, "`index` of 0 … 1, .*'worker'}"),
+        ({"cluster": TWO, "task": {**FIRST, "index": 2}}, "`index` of 0 … 1"),
+        ({"cluster": TWO, "task": {**FIRST, "index": -1}}, "`index` of 0 … 1"),
+        ({"cluster": TWO, "task": {**FIRST, "index": 0.5}}, "`index` of 0 … 1"),
+        ({"cluster": TWO, "task": {**FIRST, "index": True}}, "`index` of 0 … 1"),
+    ],
+)
+def test_wrong_tf_config(config, message, monkeypatch):
+    text = config if isinstance(config, str) else json.dumps(config)
+    monkeypatch.setenv("TF_CONFIG", text)
+    for name in ("multi_worker", "auto") if text else ("multi_worker",):
+        with pytest.raises(ValueError, match=f"^`TF_CONFIG` .*{message}") as error:
+            distribution.strategy(name)
+        assert "\n" not in str(error.value)
+
+
+def test_multi_worker_needs_a_tf_config(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match="`TF_CONFIG` must be set"):
+        distribution.strategy("multi_worker")
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("auto", {"cluster": {"worker": ["a:2222"]}, "task": FIRST}),
+        ("one_device", {"cluster": TWO, "task": FIRST}),
+        ("one_device", {"cluster": "wrong"}),
+    ],
+)
+def test_tf_config_that_does_not_matter(name, config, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert distribution.strategy(name).num_replicas_in_sync == 1
+
+
+@pytest.mark.parametrize("name", ["auto", "multi_worker"])
+def test_multi_worker_after_tensorflow_has_started(name, monkeypatch):
+    tf.zeros(1)
+    config = {"cluster": TWO, "task": {"type": "worker", "index": "1"}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(RuntimeError, match="must come before the first tensor"):
+        distribution.strategy(name)
+
+
+# Two workers on this machine. This file, run as a script, is what each of them does;
+# without TF_CONFIG it does the same on one device.
+
+
+def loop():
+    return zoo.highway_mlp((8, 8, 1), depth=20, units=16, rescale=1 / 16)
+
+
+def loop_with_batch_norm():
+    return zoo.preact_resnet(20, input_shape=(8, 8, 3), scan=True)
+
+
+def made_up(model, count, seed):
+    """Raw pixels and labels, with something to learn."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, count, dtype="int32")
+    noise = rng.integers(0, 17, (count, *model.inputs[0].shape[1:]), dtype="uint8")
+    return np.uint8(noise + 3 * labels[:, None, None, None]), labels
+
+
+def train(strategy, build):
+    """The model after two epochs of three batches of 8 and of one of 2; its history."""
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = build()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.05, 0.9), loss, metrics=["accuracy"])
+    history = model.fit(
+        tf.data.Dataset.from_tensor_slices(made_up(model, 26, seed=1)).batch(8),
+        validation_data=made_up(model, 13, seed=2),  # 8 and 5: 4 + 4, 3 + 2
+        validation_batch_size=8,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+    )
+    return model, history.history
+
+
+def reductions(strategy, index):
+    """What `reduce` makes of this worker's values, which depend on its index."""
+    values = {
+        "uint8": tf.constant([[index, 10]] * (2 + index), "uint8"),  # 2 and 3 rows
+        "int64": tf.constant([2**40 + 2 * index]),
+        "nested": (tf.constant([index / 2]), {"scalar": tf.constant(3.0 * index)}),
+    }
+    means = strategy.reduce("mean", values, axis=None)
+    means["scalar"] = strategy.reduce("MEAN", tf.constant(1.0 * index), axis=0)
+    sums = strategy.reduce("SUM", {"int": tf.constant([1, 2])}, axis=0)
+    return tf.nest.map_structure(lambda v: v.numpy().tolist(), (means, sums))
+
+
+def work(folder):
+    strategy = distribution.strategy()
+    assert distribution.strategy() is strategy or not os.environ.get("TF_CONFIG")
+    index = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))
+    facts = {
+        "strategy": isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy),
+        "replicas": strategy.num_replicas_in_sync,
+    }
+    if facts["strategy"]:
+        facts["reductions"] = reductions(strategy, index["task"]["index"])
+    for build in (loop, loop_with_batch_norm):
+        model, facts[build.__name__] = train(strategy, build)
+        images, labels = made_up(model, 5, seed=3)
+        weights = {w.path: w.numpy() for w in model.weights}
+        np.savez(folder / f"{build.__name__}.npz", **weights)
+        # 4 and 1: one of the workers has no example of the last batch
+        logits = model.predict(images, batch_size=4, verbose=0)
+        live = keras.ops.convert_to_numpy(model(images))
+        np.savez(folder / f"{build.__name__}-logits.npz", predicted=logits, live=live)
+        facts["trainable"] = [w.path for w in model.trainable_weights]
+    (folder / "facts.json").write_text(json.dumps(facts))
+
+
+@contextlib.contextmanager
+def processes(commands, folder, seconds):
+    """Runs them at once; ends all of them as soon as one fails or time is up."""
+    logs = [folder / f"log-{i}.txt" for i in range(len(commands))]
+    running = []
+    try:
+        for (command, environment), log in zip(commands, logs, strict=True):
+            with open(log, "wb") as file:
+                running.append(
+                    subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+                )
+        deadline = time.monotonic() + seconds
+        while any(process.poll() is None for process in running):
+            failed = any(process.poll() for process in running)
+            if failed or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        codes = [process.poll() for process in running]
+        tails = "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
+        assert codes == [0] * len(commands), f"exit codes {codes}\n{tails}"
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory, pytestconfig):
+    """Folders with the results of worker 0, worker 1 and of one device alone."""
+    folder = tmp_path_factory.mktemp("two_workers")
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
+    environment |= {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONWARNINGS": "default"}
+    environment["PYTHONPATH"] = str(pytestconfig.rootpath)
+    folders, commands = [], []
+    for index in (0, 1, None):
+        task = {"type": "worker", "index": index}
+        config = {"cluster": {"worker": addresses}, "task": task}
+        more = {} if index is None else {"TF_CONFIG": json.dumps(config)}
+        folders.append(folder / str(index))
+        folders[-1].mkdir()
+        command = [sys.executable, __file__, str(folders[-1])]
+        commands.append((command, environment | more))
+    with processes(commands, folder, seconds=240):
+        return folders
+
+
+def facts_of(folder):
+    return json.loads((folder / "facts.json").read_text())
+
+
+def test_auto_is_multi_worker_where_tf_config_names_two(two_workers):
+    facts = [facts_of(folder) for folder in two_workers]
+    assert [f["strategy"] for f in facts] == [True, True, False]
+    assert [f["replicas"] for f in facts] == [2, 2, 1]
+
+
+def test_workers_reduce(two_workers):
+    for folder in two_workers[:2]:
+        means, sums = facts_of(folder)["reductions"]
+        assert means["uint8"] == [[0, 10], [0, 10]]  # ½ → 0; the rows that both have
+        assert means["int64"] == [2**40 + 1]
+        assert means["nested"] == [[0.25], {"scalar": 1.5}]
+        assert means["scalar"] == 0.5
+        assert sums == {"int": 6}
+
+
+@pytest.mark.parametrize("name", ["loop", "loop_with_batch_norm"])
+def test_workers_end_equal(two_workers, name):
+    """Bit for bit: losses, weights and, as `BatchNorm` averages them over replicas,
+    moving statistics."""
+    zero, one = (facts_of(folder)[name] for folder in two_workers[:2])
+    assert zero == one
+    assert sorted(zero) == ["accuracy", "loss", "val_accuracy", "val_loss"]
+    assert np.isfinite(list(zero.values())).all()
+    zero, one = (arrays(folder / f"{name}.npz") for folder in two_workers[:2])
+    assert sum("_to_" in path for path in zero) == {"loop": 4}.get(name, 30)
+    for path in zero:
+        assert np.array_equal(zero[path], one[path]), path
+
+
+def test_workers_train_like_one_device(two_workers):
+    """Without BN, which takes the statistics of a worker's part of the batch."""
+    several, alone = facts_of(two_workers[0]), facts_of(two_workers[2])
+    for key, values in alone["loop"].items():
+        assert np.allclose(several["loop"][key], values, rtol=0, atol=1e-5), key
+    several, alone = (arrays(two_workers[i] / "loop.npz") for i in (0, 2))
+    for path in alone:
+        assert np.allclose(several[path], alone[path], rtol=0, atol=1e-6), path
+
+
+@pytest.mark.parametrize("name", ["loop", "loop_with_batch_norm"])
+def test_workers_predict(two_workers, name):
+    """All examples in order, on every worker."""
+    zero, one = (arrays(folder / f"{name}-logits.npz") for folder in two_workers[:2])
+    assert np.array_equal(zero["predicted"], one["predicted"])
+    for found in (zero, one):
+        scale = np.abs(found["live"]).max()
+        assert np.abs(found["predicted"] - found["live"]).max() < 1e-5 * scale
+
+
+if __name__ == "__main__":
+    work(pathlib.Path(sys.argv[1]))

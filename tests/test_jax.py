@@ -13,8 +13,18 @@ import keras
 import numpy as np
 import pytest
 
+from test_preprocessing import draws, images
+
 import zoo
-from zoo.layers import Highway, HighwayConv, HighwayDense, PreActResidual
+from zoo.layers import (
+    Highway,
+    HighwayConv,
+    HighwayDense,
+    PadCropFlip,
+    PreActResidual,
+    Residual,
+)
+from zoo.training import StepSchedule
 
 layers = keras.layers
 
@@ -33,6 +43,19 @@ LAYERS = {
     "residual_strided": (lambda: PreActResidual(6, strides=2), (5, 6, 4)),
     "residual_padded": (lambda: PreActResidual(6, 2, shortcut="A"), (5, 6, 4)),
     "bottleneck": (lambda: PreActResidual(2, 2, bottleneck=True), (5, 6, 4)),
+    "original": (lambda: Residual(6, 2), (5, 6, 4)),
+    "bn_after_addition": (lambda: Residual(4, order="bn_after_addition"), (5, 6, 4)),
+    "relu_only": (lambda: Residual(4, order="relu_only_preactivation"), (5, 6, 4)),
+    "highway_unit": (
+        lambda: Residual(
+            6, 2, order="relu_before_addition", shortcut="exclusive_gating", gate="twin"
+        ),
+        (5, 6, 4),
+    ),
+    "shortcut_gate": (lambda: Residual(4, shortcut="shortcut_only_gating"), (5, 6, 4)),
+    "scaled": (lambda: Residual(4, shortcut="constant_scaling"), (5, 6, 4)),
+    "dropout": (lambda: Residual(4, shortcut="dropout"), (5, 6, 4)),
+    "augment": (lambda: PadCropFlip(2), (5, 6, 4)),
 }
 NETS = {
     "highway_mlp": lambda: zoo.highway_mlp((4, 4, 1), depth=4, units=8),
@@ -40,7 +63,8 @@ NETS = {
         input_shape=(8, 8, 3), stages=[(4, 1), (6, 1)], dropout=0
     ),
     "plain_mlp": lambda: zoo.plain_mlp(6, depth=4, units=8),
-    "preact_resnet": lambda: zoo.preact_resnet(8, input_shape=(8, 8, 3)),
+    "preact_resnet": lambda: zoo.preact_resnet(8, input_shape=(8, 8, 3), augment=True),
+    "resnet": lambda: zoo.resnet(8, input_shape=(8, 8, 3), shortcut="dropout"),
 }
 
 
@@ -111,6 +135,28 @@ def fit_one_step():
     return changes
 
 
+def augmented():
+    """Images, and what a compiled training step makes of them."""
+    layer, x = PadCropFlip(2), images()
+
+    def step(state, x):
+        scope = keras.StatelessScope([(layer.generator.state, state)])
+        with scope:
+            return layer(x, training=True)
+
+    import jax
+
+    y = jax.jit(step)(layer.generator.state.value, x)
+    return {"augmented": np.array(y)}
+
+
+def rates():
+    """Case 14, as an optimizer asks for them."""
+    rate = StepSchedule(0.1, [32_000, 48_000], warmup_steps=400)
+    steps = keras.ops.convert_to_tensor([0, 399, 400, 32_000, 48_000])
+    return {"rates": np.array([rate(step) for step in steps])}
+
+
 def test_jax_gives_the_numbers_of_tensorflow(tmp_path):
     if importlib.util.find_spec("jax") is None:
         pytest.skip("jax is not installed")
@@ -125,7 +171,9 @@ def test_jax_gives_the_numbers_of_tensorflow(tmp_path):
         "PYTHONPATH": str(Path(zoo.__file__).parents[1]),
         "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiles faster
     }
-    command = [sys.executable, __file__, tmp_path / "weights.npz", tmp_path / "out.npz"]
+    # A warning of JAX, such as of a dtype that it has not, is an error.
+    command = [sys.executable, "-W", "error::UserWarning", __file__]
+    command += [tmp_path / "weights.npz", tmp_path / "out.npz"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     given = dict(np.load(tmp_path / "out.npz"))
@@ -133,6 +181,8 @@ def test_jax_gives_the_numbers_of_tensorflow(tmp_path):
     assert len(changes) == len(NETS)
     for name, change in changes.items():
         assert np.all(np.isfinite(change) & (change > 0)), name
+    draws(images(), given.pop("augmented"), 2)  # each one of the possible crops
+    assert np.allclose(given.pop("rates"), [0.01, 0.01, 0.1, 0.01, 0.001], rtol=1e-6)
     assert given.keys() == expected.keys()
     for name, array in expected.items():
         scale = max(1.0, np.abs(array).max())
@@ -145,5 +195,5 @@ if __name__ == "__main__":
     stored = {}
     for name, array in np.load(sys.argv[1]).items():
         stored.setdefault(name.rpartition("/")[0], []).append(array)
-    arrays = results(stored) | fit_one_step()
+    arrays = results(stored) | fit_one_step() | augmented() | rates()
     np.savez(sys.argv[2], **arrays)

@@ -9,9 +9,21 @@ from helpers import close, distinct_draws
 import zoo
 from zoo.layers import HighwayConv, HighwayDense
 from zoo.models import HIGHWAY_VARIANTS
+from zoo.models._cnn import depth_of
 
-# The number of parameters of each variant, gates included.
-COUNTS = {"mnist_10": 151_690, "mnist_10_w16": 38_986}
+# The trained parameters of each variant, gates included, and its depth.
+COUNTS = {
+    "mnist_10": (151_690, 10),
+    "mnist_10_w16": (38_986, 10),
+    "cifar_19": (2_256_838, 19),
+    "cifar_19_fc": (2_312_438, 19),  # 13,910 of the 1×1-100 head less, 69,510 more
+    "cifar_11": (236_328, 11),
+    "cifar_32": (1_264_502, 32),
+}
+
+
+def trainable(model):
+    return sum(int(np.prod(w.shape)) for w in model.trainable_weights)
 
 
 def kernels(model):
@@ -35,12 +47,18 @@ def test_every_variant_has_a_count():
 
 @pytest.mark.parametrize("variant", COUNTS)
 def test_parameters_of_variants(variant):
-    assert zoo.highway_cnn(variant).count_params() == COUNTS[variant]
+    row = HIGHWAY_VARIANTS[variant]
+    depth = depth_of(row["stages"], row["head"])
+    assert (trainable(zoo.highway_cnn(variant)), depth) == COUNTS[variant]
 
 
 def test_parameters_of_the_cifar_nets():
     assert zoo.highway_cnn().count_params() == 2_256_838
     assert zoo.highway_cnn(num_classes=100).count_params() == 2_265_928
+    model = zoo.highway_cnn("cifar_19", num_classes=100, head_initializer=None)
+    assert trainable(model) == 2_265_928
+    # the mean image is a weight too
+    assert model.count_params() - trainable(model) == 32 * 32 * 3
 
 
 @pytest.mark.parametrize(
@@ -314,7 +332,7 @@ def test_wrong_arguments_of_highway_mlp(arguments, message):
         ({"stages": [(32, -1)]}, r"`stages` must be pairs.*\[\(32, -1\)\]"),
         ({"stem_kernel": 0}, "`stem_kernel` must be an integer.*=0"),
         ({"stem_padding": "full"}, "`stem_padding` must be one of.*'full'"),
-        ({"head": "gap"}, "`head` must be one of conv_gap, dense.*head='gap'"),
+        ({"head": "gap"}, "`head` must be one of conv_gap, gap_dense.*head='gap'"),
         ({"pool": 0}, r"`pool` must be a positive integer.*\(3 stages\).*pool=0"),
         ({"pool": [2]}, r"`pool` must be .*\(3 stages\).*pool=\[2\]"),
         ({"pool": "max"}, "`pool` must be .*pool='max'"),
@@ -363,3 +381,102 @@ def test_learns_32_digits():
 def test_an_unknown_argument_names_the_builder_and_its_arguments():
     with pytest.raises(TypeError, match="highway_cnn: got an unexpected.*It takes"):
         zoo.highway_cnn("mnist_10", block="foo")
+
+
+def test_layers_of_the_cifar_nets():
+    model = zoo.highway_cnn("cifar_19", scan=False)
+    highways_of = {
+        stage: [f"highway_{i:02d}" for i in numbers]
+        for stage, numbers in ((1, range(1, 5)), (2, range(5, 10)), (3, range(10, 15)))
+    }
+    assert [layer.name for layer in model.layers] == [
+        "image", "contrast", "augment", "mean_image",
+        "dropout_1", "stem", *highways_of[1], "pool_1",
+        "dropout_2", "widen_2", *highways_of[2], "pool_2",
+        "dropout_3", "widen_3", *highways_of[3],
+        "head_conv", "gap", "dropout_head", "logits",
+    ]  # fmt: skip
+    assert model.get_layer("gap").input.shape == (None, 8, 8, 100)
+    assert model.get_layer("augment").padding == 8
+    stem, logits = model.get_layer("stem").kernel, model.get_layer("logits").kernel
+    assert abs(np.std(stem) / 0.05 - 1) < 0.05 and abs(np.std(logits) / 0.05 - 1) < 0.1
+    widen = model.get_layer("widen_3").kernel  # N(0, √(2/fan_in)), untruncated
+    assert abs(np.std(widen) / np.sqrt(2 / (9 * 80)) - 1) < 0.02
+
+    model = zoo.highway_cnn("cifar_32", scan=False)
+    sizes = [layer.transform.kernel_size[0] for layer in highways(model)]
+    assert sizes == 3 * [1, 3, 1, 3, 1, 3, 1, 3, 1]
+    names = [layer.name for layer in zoo.highway_cnn("cifar_11").layers]
+    assert names[-4:] == ["gap", "head_dense", "dropout_head", "logits"]
+
+
+def test_published_start_of_the_first_convolution():
+    published = {"class_name": "RandomNormal", "config": {"stddev": 1.0}}
+    model = zoo.highway_cnn("cifar_19", stem_initializer=published)
+    assert abs(np.std(model.get_layer("stem").kernel) - 1) < 0.1
+
+
+def test_data_preparation_is_that_of_numpy():
+    """Contrast, then padding with zeros and mirror, then the mean image."""
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (16, 32, 32, 3)).astype("float32")
+    model = zoo.highway_cnn("cifar_11")
+    others = rng.integers(0, 256, (40, 32, 32, 3)).astype("float32")
+
+    def contrast(x):
+        axes = (1, 2, 3)
+        return (x - x.mean(axes, keepdims=True)) / x.std(axes, keepdims=True)
+
+    mean = contrast(others).mean(0)
+    assert zoo.training.adapt(model, others, batch_size=16) == ["mean_image"]
+    prepared = keras.Model(model.input, model.get_layer("mean_image").output)
+    assert close(prepared(images), contrast(images) - mean, 1e-5)
+    trained = np.array(prepared(images, training=True)) + mean
+    offsets, flips = set(), set()
+    for one, image in zip(trained, contrast(images), strict=True):
+        padded = np.pad(image, ((8, 8), (8, 8), (0, 0)))
+        found = [
+            (i, j, flip)
+            for i in range(17)
+            for j in range(17)
+            for flip in (1, -1)
+            if np.abs(one - padded[i : i + 32, j : j + 32][:, ::flip]).max() < 1e-4
+        ]
+        assert len(found) == 1
+        offsets.add(found[0][:2])
+        flips.add(found[0][2])
+    assert len(offsets) > 8 and flips == {1, -1}
+
+
+def test_features_instead_of_logits():
+    x = np.random.default_rng(1).uniform(0, 255, (2, 8, 8, 3))
+    model = small_cnn(include_top=False, num_classes=7)
+    assert model.output_shape == (None, 4, 4, 12)
+    pooled = small_cnn(include_top=False, pooling="avg")
+    pooled.set_weights(model.get_weights())
+    assert close(pooled(x), np.mean(model(x), (1, 2)), 1e-6)
+    maps = small_cnn(include_top=False, stage_outputs=True)
+    assert {k: v.shape for k, v in maps.output.items()} == {
+        "stage_1": (None, 8, 8, 8),
+        "stage_2": (None, 4, 4, 12),
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"kernel_size": 0}, "`kernel_size` must be an integer of at least 1"),
+        ({"kernel_size": ()}, "`kernel_size` must be a size, or sizes.*=\\(\\)"),
+        ({"contrast": True, "rescale": 0.1}, "`contrast` takes the place of `rescale`"),
+        ({"head_units": 0}, "`head_units` must be an integer of at least 1"),
+        ({"pooling": "avg"}, "`pooling` is for include_top=False"),
+        ({"stage_outputs": True}, "`stage_outputs` is for include_top=False"),
+        (
+            {"mean_image": True, "input_shape": (None, None, 3)},
+            "MeanImage needs images",
+        ),
+    ],
+)
+def test_wrong_arguments_of_the_new_parts(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        zoo.highway_cnn(**arguments)

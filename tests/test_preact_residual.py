@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from helpers import check_layer, close, distinct_draws
 
-from zoo.layers import PreActResidual
+from zoo.layers import PreActResidual, Residual
 
 # A unit of each kind: arguments, channels of its input, number of weights.
 UNITS = {
@@ -172,13 +172,33 @@ def test_regularizer_reaches_every_kernel():
     [
         ({"filters": 0}, "`filters` must be an integer of at least 1.*filters=0"),
         ({"filters": 8, "strides": 1.5}, "`strides` must be an integer.*strides=1.5"),
-        ({"filters": 8, "shortcut": "C"}, "`shortcut` must be one of A, B.*'C'"),
+        ({"filters": 8, "shortcut": "C"}, "`shortcut` must be one of .*A.*'C'"),
         ({"filters": 8, "strides_on": "5x5"}, "`strides_on` must be one of 3x3, 1x1"),
     ],
 )
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         PreActResidual(**arguments)
+
+
+def test_is_a_residual_unit_of_the_last_order():
+    unit, x = random_unit("strided 3x3")
+    other = Residual(
+        **UNITS["strided 3x3"][0], order="full_preactivation", name=unit.name
+    )
+    other.build(x.shape)
+    assert [w.path for w in other.weights] == [w.path for w in unit.weights]
+    other.set_weights(unit.get_weights())
+    assert np.array_equal(other(x), unit(x))
+
+
+def test_config_of_files_in_use():
+    """Older files have no `skip` and no `activated`; none has what is fixed."""
+    config = PreActResidual(4, first=True).get_config()
+    fixed = {"order", "scales", "gate", "gate_bias", "rate", "seed"}
+    assert not fixed & config.keys()
+    old = {k: v for k, v in config.items() if k not in ("skip", "activated")}
+    assert PreActResidual.from_config(old).get_config() == config
 
 
 def test_zero_padding_cannot_drop_channels():

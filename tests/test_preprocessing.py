@@ -5,7 +5,6 @@ import itertools
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
 import zoo
@@ -127,6 +126,7 @@ def test_no_weights_and_the_shape_of_the_input():
 
 
 def test_unknown_sizes_in_a_graph():
+    tf = pytest.importorskip("tensorflow")
     layer = PadCropFlip(2)
     spec = tf.TensorSpec((None, None, None, 2))
     step = tf.function(lambda x: layer(x, training=True), input_signature=[spec])
@@ -140,6 +140,8 @@ def test_unknown_sizes_in_a_graph():
 
 def test_fit_augments_and_evaluate_does_not():
     """In the graph of `fit`, each step on its own draws."""
+
+    tf = pytest.importorskip("tensorflow")
 
     class Look(keras.layers.Layer):
         seen = []

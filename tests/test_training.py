@@ -53,6 +53,37 @@ def test_decay_reaches_kernels_only(make):
         assert np.array_equal(weight, old), weight.path
 
 
+@pytest.mark.parametrize(
+    "make", [mlp, lambda: mlp(scan=False), resnet], ids=["loop", "mlp", "bn"]
+)
+def test_decay_on_everything(make):
+    """As the authors' Torch code: biases, γ and β shrink like kernels."""
+    model = make()
+    for weight in model.trainable_weights:
+        if weight.name in ("bias", "beta"):
+            weight.assign(np.full(weight.shape, 0.5))
+    before = [w.numpy() for w in model.trainable_weights]
+    assert set_decay(model, 0.1, "everything") == len(before)
+    train_without_loss(model, steps=5, rate=0.5)
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        assert np.abs(old).min() > 0 or weight.path.endswith("kernel")
+        assert np.allclose(weight, old * (1 - 0.5 * 0.1) ** 5, rtol=2e-6), weight.path
+    assert all(w.regularizer is None for w in model.non_trainable_weights)
+
+
+def test_decay_on_everything_is_taken_back():
+    model = resnet()
+    set_decay(model, 0.1, "everything")
+    set_decay(model, 0.0, "everything")
+    assert model.losses == []
+    assert all(w.regularizer is None for w in model.weights)
+
+
+def test_decay_on_something_else():
+    with pytest.raises(ValueError, match="`on` must be one of .*on='biases'"):
+        set_decay(mlp(), 0.1, "biases")
+
+
 def test_decay_is_in_the_loss():
     model = mlp()
     set_decay(model, 0.1)

@@ -140,7 +140,7 @@ def _workers(text):
     )
     task = config.get("task")
     check(
-        isinstance(task, dict) and jobs.get(task.get("type")),
+        isinstance(task, dict) and any(jobs[j] and j == task.get("type") for j in jobs),
         "name the task of this process by a `type` that is in the cluster",
         f"task={task!r}",
     )
@@ -179,14 +179,16 @@ class _MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
         )
 
     def _reduce(self, reduce_op, value, axis):
-        rank = tf.convert_to_tensor(self.experimental_local_results(value)[0]).shape.rank
+        rank = tf.convert_to_tensor(
+            self.experimental_local_results(value)[0]
+        ).shape.rank
         if rank == 0:
             axis = None
         elif axis is None and reduce_op is tf.distribute.ReduceOp.MEAN:
             return self._mean(value)
         return super().reduce(reduce_op, value, axis)
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False, reduce_retracing=True)
     def _mean(self, value):
         part = self.experimental_local_results(value)[0]
         exact = "float32" if part.dtype.size <= 2 else "float64"  # of integers

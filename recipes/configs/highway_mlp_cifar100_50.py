@@ -4,7 +4,7 @@
 
 Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", §4 and Fig. 2: a
 plain layer and 49 highway layers of 50 units, tanh, gates at −4; per-image contrast
-normalisation. The paper prints no solver for it; ours is that of `highway_mlp_mnist_50`.
+normalisation. The paper prints no solver; ours is that of `highway_mlp_mnist_50`.
 """
 
 from recipes.configs import highway_mlp_mnist_50

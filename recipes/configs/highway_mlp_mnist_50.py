@@ -1,4 +1,4 @@
-"""Fifty-layer highway net on MNIST, whose gates the papers look into: tanh, gates at −2.
+"""Fifty-layer highway net on MNIST, whose gates the papers look into: tanh, b −2.
 
     python recipes/train.py highway_mlp_mnist_50
 

@@ -1,9 +1,9 @@
-"""Tables and figures of Srivastava et al. 2015, "Training Very Deep Networks", on MNIST.
+"""Srivastava et al. 2015, "Training Very Deep Networks": tables and figures on MNIST.
 
 Budgets of `mnist_depth`: full, 100 trials of the search for each net and 400 epochs;
-small, 4 trials of 2 epochs and 15 epochs. Departures from the paper: the search picks by
-the loss on the validation images, the paper by the training loss; it ranges over what
-`draw_settings` says, since the paper prints only the range of the gate bias.
+small, 4 trials of 2 epochs and 15 epochs. Departures from the paper: the search picks
+by the loss on the validation images, the paper by the training loss; it ranges over
+what `draw_settings` says, since the paper prints only the range of the gate bias.
 """
 
 import numpy as np

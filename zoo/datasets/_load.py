@@ -182,8 +182,8 @@ def load(
             TensorFlow Datasets).
         split: "train", "validation", "train+validation" or "test".
         batch_size: Examples in a batch. Defaults to None: single examples.
-        seed: Seed of the order and of crops, 0 … 2⁶³ − 1. Defaults to 0: repeatable unless
-            asked otherwise.
+        seed: Seed of the order and of random crops, 0 … 2⁶³ − 1. Defaults to 0:
+            repeatable unless asked otherwise.
         shuffle: Whether each epoch gets an order of its own. Defaults to None: yes
             for "train" and "train+validation", no for the others, where order
             changes nothing. Without it every epoch is in base order.
@@ -208,7 +208,8 @@ def load(
         A `tf.data.Dataset` of `(image, label)` of known or infinite cardinality:
 
         - image: `(height, width, channels)`, uint8, the pixels as the data set has
-          them (crops of ImageNet), with `batch_size` `(batch, height, width, channels)`;
+          them (of ImageNet: crops), with `batch_size`
+          `(batch, height, width, channels)`;
         - label: `()`, int64, with `batch_size` `(batch,)`.
 
     Raises:

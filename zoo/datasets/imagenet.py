@@ -94,17 +94,15 @@ class Shards(NamedTuple):
                 labels.
         """
         files = self.builder.info.splits[f"{self.part}[{first}:{end}]"]
-        files = files.file_instructions
+        files = files.file_instructions  # Only the first and last are read in part.
         decode = _decode_central
         if shuffle and self.split.startswith("train"):
             decode = _decode_augmented
 
         def read(index):
-            path, skip, take = (
-                tf.gather(column, index)
-                for column in zip(*((f.filename, f.skip, f.take) for f in files))
-            )
-            skip, take = tf.cast(skip, tf.int64), tf.cast(take, tf.int64)
+            path = tf.gather([file.filename for file in files], index)
+            skip = tf.gather(tf.constant([f.skip for f in files], tf.int64), index)
+            take = tf.gather(tf.constant([f.take for f in files], tf.int64), index)
             return tf.data.TFRecordDataset(path).skip(skip).take(take)
 
         def order(number):
@@ -148,20 +146,17 @@ class Shards(NamedTuple):
                 "label": tf.io.FixedLenFeature((), tf.int64),
             }
             columns = tf.io.parse_single_example(record, features)
-            image = decode(columns["image"], self.image_size, key)
-            return image, columns["label"]
+            size = self.image_size
+            image = decode(columns["image"], size, key)
+            return tf.ensure_shape(image, (size, size, 3)), columns["label"]
 
         def examples(records, keys):
             if records.shape.rank == 0:
                 return example(records, keys)
-            size = self.image_size
             return tf.map_fn(
                 lambda pair: example(*pair),
                 (records, keys),
-                fn_output_signature=(
-                    tf.TensorSpec((size, size, 3), tf.uint8),
-                    tf.TensorSpec((), tf.int64),
-                ),
+                fn_output_signature=(tf.uint8, tf.int64),
             )
 
         return order, examples

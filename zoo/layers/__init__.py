@@ -4,7 +4,7 @@ from zoo.layers.highway import Highway
 from zoo.layers.highway_conv import HighwayConv
 from zoo.layers.highway_dense import HighwayDense
 from zoo.layers.preact_residual import PreActResidual
-from zoo.layers.preprocessing import ContrastNormalization, PadCropFlip
+from zoo.layers.preprocessing import ContrastNormalization, MeanImage, PadCropFlip
 from zoo.layers.residual import Residual
 from zoo.layers.scan_layers import ScanLayers
 
@@ -13,6 +13,7 @@ __all__ = [
     "Highway",
     "HighwayConv",
     "HighwayDense",
+    "MeanImage",
     "PadCropFlip",
     "PreActResidual",
     "Residual",

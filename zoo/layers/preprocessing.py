@@ -130,3 +130,50 @@ class PadCropFlip(keras.layers.Layer):
         config = super().get_config()
         config.update(padding=self.padding, flip=self.flip, seed=self.seed)
         return config
+
+
+@keras.saving.register_keras_serializable("zoo")
+class MeanImage(keras.layers.Layer):
+    """Subtracts the mean image of a training set: x − m.
+
+    m is a weight that is not trained: zero, until `zoo.training.adapt` measures it on
+    the images that reach the layer.
+
+    Call arguments:
+        images: float tensor.
+
+    Input shape:
+        `(batch, height, width, channels)`, of known size.
+
+    Output shape:
+        The input's.
+
+    Raises:
+        ValueError: height or width are unknown.
+
+    Example:
+        >>> import keras, zoo
+        >>> zoo.layers.MeanImage()(keras.ops.ones((2, 32, 32, 3))).shape
+        TensorShape([2, 32, 32, 3])
+
+    Reference:
+        The data layers of Srivastava, Greff, Schmidhuber 2015, "Training Very Deep
+        Networks", §3.3.
+    """
+
+    def build(self, input_shape):
+        shape = tuple(input_shape)[1:]
+        if None in shape:
+            raise ValueError(
+                "MeanImage needs images of known height and width. "
+                f"Received: input_shape={tuple(input_shape)}"
+            )
+        self.mean = self.add_weight(
+            shape=shape, initializer="zeros", trainable=False, name="mean"
+        )
+
+    def call(self, images):
+        return images - ops.cast(self.mean, images.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape

@@ -256,10 +256,8 @@ class Residual(keras.layers.Layer):
                 f"Received: {channels} channels, unit of {width}"
             )
         self._build_gate(inner, channels)
-        if self.shortcut == "dropout":
-            self.dropout = keras.layers.Dropout(
-                self.rate, seed=self.seed, dtype=self.dtype_policy, name="dropout"
-            )
+        if self.shortcut == "dropout":  # named, for the path of its state in a loop
+            self.generator = keras.random.SeedGenerator(self.seed, name="dropout")
 
     def _build_gate(self, inner, channels):
         bias = keras.initializers.Constant(self.gate_bias)
@@ -322,9 +320,10 @@ class Residual(keras.layers.Layer):
         """h(x) + F: the second table of the class."""
         if self.shortcut == "constant_scaling":
             return self.scales[0] * carried + self.scales[1] * transformed
-        if self.shortcut == "dropout":  # the expectation of the shortcut is 1 − rate
-            dropped = self.dropout(carried, training=training)
-            return (1 - self.rate) * dropped + transformed
+        if self.shortcut == "dropout":
+            if training and self.rate:  # divides what it keeps by 1 − rate
+                carried = keras.random.dropout(carried, self.rate, seed=self.generator)
+            return (1 - self.rate) * carried + transformed
         if not self.is_gated:
             return carried + transformed
         gate = self.gates(x)

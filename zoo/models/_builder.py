@@ -94,3 +94,30 @@ def logits_layer(num_classes, kernel_initializer, bias_initializer="zeros"):
         dtype="float32",
         name="logits",
     )
+
+
+def check_outputs(include_top, pooling, stage_outputs):
+    """ValueError where the outputs that are asked for contradict each other."""
+    if pooling not in (None, "avg", "max"):
+        raise ValueError(
+            f"`pooling` must be None, 'avg' or 'max'. Received: pooling={pooling!r}"
+        )
+    if include_top and pooling is not None:
+        raise ValueError(
+            "`pooling` is for include_top=False; the classifier averages already. "
+            f"Received: include_top=True, pooling={pooling!r}"
+        )
+    if stage_outputs and (include_top or pooling is not None):
+        raise ValueError(
+            "`stage_outputs` is for include_top=False and pooling=None. Received: "
+            f"stage_outputs=True, include_top={include_top}, pooling={pooling!r}"
+        )
+
+
+def pool_features(pooling, x):
+    """Global pooling of a map, named by its kind; the map itself for None."""
+    if pooling == "avg":
+        return keras.layers.GlobalAveragePooling2D("channels_last", name="gap")(x)
+    if pooling == "max":
+        return keras.layers.GlobalMaxPooling2D("channels_last", name="gmp")(x)
+    return x

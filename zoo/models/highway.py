@@ -10,6 +10,11 @@ from zoo.models._builder import builder
 from zoo.models._cnn import conv_stack
 from zoo.models._mlp import dense_stack
 
+
+def _normal(stddev):
+    return {"class_name": "RandomNormal", "config": {"stddev": stddev}}
+
+
 _MNIST_10 = {
     "input_shape": (28, 28, 1),
     "stages": ((32, 2), (32, 3), (32, 3)),
@@ -20,14 +25,49 @@ _MNIST_10 = {
     "head": "dense",
     "gate_bias": -1.0,
     "rescale": 1 / 256,
-    "head_initializer": {"class_name": "RandomNormal", "config": {"stddev": 0.1}},
+    "head_initializer": _normal(0.1),
 }
+
+
+_CIFAR = {
+    "input_shape": (32, 32, 3),
+    "stem_kernel": 3,
+    "pool": 2,
+    "dropout": 0.2,
+    "gate_bias": -2.0,
+    "contrast": True,
+    "augment": True,
+    "mean_image": True,
+    "stem_initializer": _normal(0.05),
+    "head_initializer": _normal(0.05),  # None for 100 classes
+}
+_STAGES_19 = ((32, 4), (80, 5), (128, 5))
 
 #: Variant → arguments of `highway_cnn`. The trained nets of "Training Very Deep
 #: Networks", §3.2 (the authors' Caffe files fix what the paper leaves open).
 HIGHWAY_VARIANTS = {
     "mnist_10": _MNIST_10,
     "mnist_10_w16": {**_MNIST_10, "stages": ((16, 2), (16, 3), (16, 3))},
+    "cifar_19": {**_CIFAR, "stages": _STAGES_19, "head": "conv_gap"},
+    "cifar_19_fc": {  # Highway B
+        **_CIFAR,
+        "stages": _STAGES_19,
+        "head": "gap_dense",
+        "head_units": 500,
+    },
+    # The widths of A and C were never published: these hit the printed counts.
+    "cifar_11": {  # Highway A
+        **_CIFAR,
+        "stages": ((16, 2), (32, 2), (64, 2)),
+        "head": "gap_dense",
+        "head_units": 250,
+    },
+    "cifar_32": {  # Highway C
+        **_CIFAR,
+        "stages": ((32, 9), (64, 9), (96, 9)),
+        "kernel_size": (1, 3),
+        "head": "conv_gap",
+    },
 }
 
 
@@ -129,13 +169,22 @@ def highway_cnn(
     stages: Sequence[tuple[int, int]] = ((32, 4), (80, 5), (128, 5)),
     stem_kernel: int = 3,
     stem_padding: str = "same",
+    kernel_size: int | Sequence[int] = 3,
     pool: int | Sequence = 2,
     dropout: float | Sequence[float] = 0.2,
     head: str = "conv_gap",
+    head_units: int = 500,
+    include_top: bool = True,
+    pooling: str | None = None,
+    stage_outputs: bool = False,
     gate_bias: float = -2.0,
     carry: str = "coupled",
-    rescale: float = 1 / 255,
+    rescale: float | None = None,
+    contrast: bool = False,
+    augment: bool = False,
+    mean_image: bool = False,
     kernel_initializer=None,
+    stem_initializer=None,
     head_initializer=None,
     scan: bool | str = "auto",
     name: str | None = None,
@@ -155,17 +204,28 @@ def highway_cnn(
         stages: (filters, highway layers) of each stage.
         stem_kernel: size of the first convolution.
         stem_padding: "same", or "valid" as in the MNIST nets.
+        kernel_size: of the highway layers, 3 by default; sizes such as (1, 3) are
+            taken in turn, and those layers never loop.
         pool: max-pool between the stages; or (size, strides) after each stage, or
             each but the last. Pools round up.
         dropout: a rate; or one before each stage and one before the logits.
         head: "conv_gap": 1×1 convolution of 100 channels, ReLU, global average;
-            "dense": flatten.
+            "gap_dense": global average, dense layer of `head_units`, ReLU; "dense":
+            flatten.
+        head_units: 500 by default.
+        include_top, pooling, stage_outputs: as in `preact_resnet`; the maps of the
+            stages are those before their pools.
         gate_bias: initial bias of the transform gates: −2 in the CIFAR nets, −1 in
             the MNIST nets.
         carry: as in `HighwayConv`.
-        rescale: factor on the raw pixels.
+        rescale: factor on the raw pixels; None is 1/255.
+        contrast: `ContrastNormalization` in place of `rescale`.
+        augment: in training, `PadCropFlip(8)` after that.
+        mean_image: `MeanImage` after that; `zoo.training.adapt` sets it.
         kernel_initializer: of all kernels but the logits'; None is N(0, √(2/fan_in)),
             untruncated, as in the authors' files.
+        stem_initializer: of the first convolution; None is `kernel_initializer`. The
+            CIFAR variants have N(0, .05), as meant; the published file ran N(0, 1).
         head_initializer: of the logits' kernel; None is `kernel_initializer`.
         scan: whether equal layers run as a loop, see `ScanLayers`: True, False or
             "auto" (the default): from 16 dense or 3 convolutional layers on. All
@@ -189,9 +249,10 @@ def highway_cnn(
         Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", §3.2–3.3.
     """
 
-    def layer(name, filters, kernels):
+    def layer(name, filters, size, kernels):
         return HighwayConv(
             filters,
+            size,
             gate_bias=gate_bias,
             carry=carry,
             kernel_initializer=fork(kernels, name),
@@ -208,11 +269,15 @@ def highway_cnn(
         stages,
         stem_kernel,
         stem_padding,
+        kernel_size,
         pool,
         dropout,
         head,
-        rescale,
+        head_units,
+        (include_top, pooling, stage_outputs),
+        (rescale, contrast, augment, mean_image),
         kernel_initializer,
+        stem_initializer,
         head_initializer,
         scan,
         name or "highway_cnn",

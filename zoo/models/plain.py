@@ -90,11 +90,20 @@ def plain_cnn(
     stages: Sequence[tuple[int, int]] = ((32, 4), (80, 5), (128, 5)),
     stem_kernel: int = 3,
     stem_padding: str = "same",
+    kernel_size: int | Sequence[int] = 3,
     pool: int | Sequence = 2,
     dropout: float | Sequence[float] = 0.2,
     head: str = "conv_gap",
-    rescale: float = 1 / 255,
+    head_units: int = 500,
+    include_top: bool = True,
+    pooling: str | None = None,
+    stage_outputs: bool = False,
+    rescale: float | None = None,
+    contrast: bool = False,
+    augment: bool = False,
+    mean_image: bool = False,
     kernel_initializer=None,
+    stem_initializer=None,
     head_initializer=None,
     scan: bool | str = "auto",
     name: str | None = None,
@@ -103,7 +112,7 @@ def plain_cnn(
 
     Args:
         variant: name of a row of `PLAIN_VARIANTS`, positional.
-        input_shape, …: as in `highway_cnn`; a stage is (filters, 3×3 convolutions).
+        input_shape, …: as in `highway_cnn`; a stage is (filters, convolutions).
 
     Returns:
         An uncompiled `keras.Model` of raw pixels, input `image`, that gives logits
@@ -119,10 +128,10 @@ def plain_cnn(
         77706
     """
 
-    def layer(name, filters, kernels):
+    def layer(name, filters, size, kernels):
         return keras.layers.Conv2D(
             filters,
-            3,
+            size,
             padding="same",
             activation="relu",
             data_format="channels_last",
@@ -138,11 +147,15 @@ def plain_cnn(
         stages,
         stem_kernel,
         stem_padding,
+        kernel_size,
         pool,
         dropout,
         head,
-        rescale,
+        head_units,
+        (include_top, pooling, stage_outputs),
+        (rescale, contrast, augment, mean_image),
         kernel_initializer,
+        stem_initializer,
         head_initializer,
         scan,
         name or "plain_cnn",

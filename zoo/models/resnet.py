@@ -13,8 +13,10 @@ from zoo.layers.residual import GATES, ORDERS, SHORTCUTS
 from zoo.models._builder import (
     builder,
     check_image_shape,
+    check_outputs,
     layer_names,
     logits_layer,
+    pool_features,
 )
 from zoo.models.convert import apply_scan, repeat
 
@@ -306,7 +308,7 @@ def _resnet(
     height, width, channels = check_image_shape(input_shape)
     mean, std = _statistics(*statistics, channels, stem)
     include_top, pooling, stage_outputs = head
-    _check_head(include_top, pooling, stage_outputs)
+    check_outputs(include_top, pooling, stage_outputs)
     before = ORDERS[order].before  # what a pre-activation unit begins with
 
     x = inputs = keras.Input((height, width, channels), name="image")
@@ -340,10 +342,8 @@ def _resnet(
         x = keras.layers.ReLU(name="post_relu")(x)
     if stage_outputs:
         x = {**maps, f"stage_{len(stages)}": x}
-    elif include_top or pooling == "avg":
-        x = keras.layers.GlobalAveragePooling2D("channels_last", name="gap")(x)
-    elif pooling == "max":
-        x = keras.layers.GlobalMaxPooling2D("channels_last", name="gmp")(x)
+    else:
+        x = pool_features("avg" if include_top else pooling, x)
     if include_top:
         x = logits_layer(num_classes, he_fan_out())(x)
     model = keras.Model(inputs, x, name=name)
@@ -378,23 +378,6 @@ def _stem_layers(stem, before, x):
             3, 2, data_format="channels_last", name="stem_pool"
         )(x)
     return x
-
-
-def _check_head(include_top, pooling, stage_outputs):
-    if pooling not in (None, "avg", "max"):
-        raise ValueError(
-            f"`pooling` must be None, 'avg' or 'max'. Received: pooling={pooling!r}"
-        )
-    if include_top and pooling is not None:
-        raise ValueError(
-            "`pooling` is for include_top=False; the classifier averages already. "
-            f"Received: include_top=True, pooling={pooling!r}"
-        )
-    if stage_outputs and (include_top or pooling is not None):
-        raise ValueError(
-            "`stage_outputs` is for include_top=False and pooling=None. Received: "
-            f"stage_outputs=True, include_top={include_top}, pooling={pooling!r}"
-        )
 
 
 def _stages(depth, bottleneck, stem, skip):

@@ -1,12 +1,13 @@
-"""Trains a recipe: data → strategy → fit → evaluate → gates figure → SavedModel.
+"""Trains a recipe: data → strategy → fit → evaluate → figures → SavedModel.
 
     python recipes/train.py highway_mlp_digits_50
     python recipes/train.py --list
     python recipes/train.py highway_mlp_digits_50 --seed 1 --run-dir runs/seed_1
 
-A run directory holds config.json, history.csv, metrics.json, gates.png and the trained
-net as a SavedModel. Stop it with Ctrl-C: the same command goes on after the last whole
-epoch. Wrong input ends with one sentence and exit code 2, before any training.
+A run directory holds config.json, history.csv, metrics.json, curves.png, gates.png and
+the trained net as a SavedModel. Stop it with Ctrl-C: the same command goes on after the
+last whole epoch. Wrong input ends with one sentence and exit code 2, before any
+training.
 """
 
 import argparse
@@ -102,7 +103,7 @@ class Run:
 
         Args:
             verbose: of `keras.Model.fit`.
-            artefacts: whether to write gates.png and the SavedModel too.
+            artefacts: whether to draw the figures and write the SavedModel too.
             also: function of the trained model that returns further metrics.
 
         Returns:
@@ -131,7 +132,7 @@ class Run:
         if also is not None:
             metrics.update(also(self.model))
         if artefacts:
-            self._draw_gates()
+            self._draw(metrics)
             export.export_saved_model(
                 self.model,
                 self.directory / "saved_model",
@@ -181,11 +182,18 @@ class Run:
             "metrics": metrics,
         }
 
-    def _draw_gates(self):
-        if not any(analysis.is_gated(layer) for layer in self.model.layers):
-            return  # a plain net
+    def _draw(self, metrics):
         from zoo.analysis import plots
 
+        history = self.resume.history
+        figure = plots.history_figure(
+            {key: [row[key] for row in history] for key in history[0]},
+            test_accuracy=metrics["test"]["accuracy"],
+            title=self.name,
+        )
+        plots.save(figure, self.directory / "curves.png")
+        if not any(analysis.is_gated(layer) for layer in self.model.layers):
+            return  # a plain net
         images, _ = datasets.arrays(self.config.dataset, "test")
         one = analysis.trace(self.model, images[:1])
         figure = plots.gate_figure(
@@ -244,11 +252,11 @@ def _schedule(schedule, rate, scale, total, steps):
         if name == "exponential":
             return keras.optimizers.schedules.ExponentialDecay(rate, steps, **arguments)
         warmup = round(steps * arguments.pop("warmup_epochs", 0))
-        if not 0 <= warmup < total:
+        if warmup < 0:
             raise ValueError(
-                "`schedule.warmup_epochs` must be 0 or more and fewer than `epochs`. "
-                f"Received: {schedule}, {total // steps} epochs"
+                f"`schedule.warmup_epochs` must be 0 or more. Received: {schedule}"
             )
+        warmup = min(warmup, total // 2)  # of a run that is cut short to try it
         return keras.optimizers.schedules.CosineDecay(
             0.0 if warmup else rate,
             total - warmup,

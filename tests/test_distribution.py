@@ -132,7 +132,7 @@ def test_replicas_of_loops_stay_equal(two_cpus):
     loops = {name: facts[name].count("ScanLayers") for name in ("loop", "resnet")}
     assert loops == {"loop": 1, "resnet": 3}
     zero, one = (arrays(two_cpus / f"replica-{n}.npz") for n in (0, 1))
-    assert len(zero) == 57
+    assert zero.keys() == one.keys() and len(zero) > 60
     assert all(np.array_equal(zero[name], one[name]) for name in zero)
 
 
@@ -280,7 +280,7 @@ def reductions(strategy, index):
     values = {
         "uint8": tf.constant([[index, 10]] * (2 + index), "uint8"),  # 2 and 3 rows
         "int64": tf.constant([2**40 + 2 * index]),
-        "nested": (tf.constant([index / 2]), {"scalar": tf.constant(3.0 * index)}),
+        "nested": (tf.constant([index / 2]), {"scalar": tf.constant(3 * index)}),
     }
     means = strategy.reduce("mean", values, axis=None)
     means["scalar"] = strategy.reduce("MEAN", tf.constant(1.0 * index), axis=0)
@@ -300,10 +300,10 @@ def work(folder):
         facts["reductions"] = reductions(strategy, index["task"]["index"])
     for build in (loop, loop_with_batch_norm):
         model, facts[build.__name__] = train(strategy, build)
-        images, labels = made_up(model, 5, seed=3)
+        images, labels = made_up(model, 7, seed=3)
         weights = {w.path: w.numpy() for w in model.weights}
         np.savez(folder / f"{build.__name__}.npz", **weights)
-        # 4 and 1: one of the workers has no example of the last batch
+        # 4 and 3: 2 + 2 and 2 + 1
         logits = model.predict(images, batch_size=4, verbose=0)
         live = keras.ops.convert_to_numpy(model(images))
         np.savez(folder / f"{build.__name__}-logits.npz", predicted=logits, live=live)
@@ -378,7 +378,7 @@ def test_workers_reduce(two_workers):
         means, sums = facts_of(folder)["reductions"]
         assert means["uint8"] == [[0, 10], [0, 10]]  # ½ → 0; the rows that both have
         assert means["int64"] == [2**40 + 1]
-        assert means["nested"] == [[0.25], {"scalar": 1.5}]
+        assert means["nested"] == [[0.25], {"scalar": 1}]
         assert means["scalar"] == 0.5
         assert sums == {"int": 6}
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-
 from test_preprocessing import draws, images
 
 import zoo

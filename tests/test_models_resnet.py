@@ -305,6 +305,8 @@ def test_depth_that_fits_both_rules():
             {"depth": 50, "stem": "imagenet", "bottleneck": False},
             "`bottleneck` must be True or None for depth=50.*bottleneck=False",
         ),
+        ({"depth": [18], "stem": "imagenet"}, r"`depth` must be one of.*\[18\]"),
+        ({"bottleneck": "no"}, "`bottleneck` must be True, False or None.*'no'"),
         ({"skip": 3}, "`skip` must be 2, or 1 without bottlenecks.*skip=3"),
         ({"skip": 1, "depth": 29}, "`skip` must be 2, or 1.*bottleneck=True"),
         ({"stage_outputs": True}, "`stage_outputs` is for include_top=False"),

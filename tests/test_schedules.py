@@ -124,11 +124,23 @@ def test_config_round_trip():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"initial_rate": 0}, "`initial_rate` must be above 0.*initial_rate=0"),
-        ({"initial_rate": -0.1}, "`initial_rate` must be above 0.*=-0.1"),
-        ({"initial_rate": float("nan")}, "`initial_rate` must be above 0.*nan"),
-        ({"factor": 0.0}, "`factor` must be above 0.*factor=0.0"),
-        ({"warmup_rate": 0.0}, "`warmup_rate` must be above 0.*warmup_rate=0.0"),
+        (
+            {"initial_rate": 0},
+            "`initial_rate` must be a number above 0.*initial_rate=0",
+        ),
+        ({"initial_rate": -0.1}, "`initial_rate` must be a number above 0.*=-0.1"),
+        (
+            {"initial_rate": float("nan")},
+            "`initial_rate` must be a number above 0.*nan",
+        ),
+        ({"factor": 0.0}, "`factor` must be a number above 0.*factor=0.0"),
+        (
+            {"warmup_rate": 0.0},
+            "`warmup_rate` must be a number above 0.*warmup_rate=0.0",
+        ),
+        ({"initial_rate": "0.1"}, "`initial_rate` must be a number above 0.*'0.1'"),
+        ({"initial_rate": float("inf")}, "`initial_rate` must be a number.*inf"),
+        ({"boundaries": 5}, "`boundaries` must be a list.*boundaries=5"),
         ({"boundaries": [5, 5]}, r"`boundaries` must increase.*\[5, 5\]"),
         ({"boundaries": [9, 5]}, r"`boundaries` must increase.*\[9, 5\]"),
         ({"boundaries": [0]}, "`boundaries` must be an integer of at least 1.*=0"),

@@ -50,10 +50,12 @@ def test_run_directory(finished):
         "config.json",
         "history.csv",
         "metrics.json",
+        "curves.png",
         "gates.png",
         "saved_model",
     }
-    assert (finished / "gates.png").read_bytes().startswith(b"\x89PNG")
+    for figure in ("curves.png", "gates.png"):
+        assert (finished / figure).read_bytes().startswith(b"\x89PNG")
     config = json.loads((finished / "config.json").read_text(encoding="utf-8"))
     assert config["epochs"] == 2
     assert config["model.depth"] == 6

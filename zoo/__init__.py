@@ -6,6 +6,8 @@ from zoo import layers, models
 from zoo.models import (
     convert,
     describe,
+    fitnet,
+    fitnet_teacher,
     highway_cnn,
     highway_mlp,
     plain_cnn,
@@ -27,6 +29,8 @@ _LAZY_NAMES = {
 __all__ = [
     "convert",
     "describe",
+    "fitnet",
+    "fitnet_teacher",
     "highway_cnn",
     "highway_mlp",
     "layers",

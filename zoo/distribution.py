@@ -25,14 +25,17 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
         {"cluster": {"worker": ["host1:2222", "host2:2222"]},
          "task": {"type": "worker", "index": 0}}
 
-    Start the same program on every worker, `index` counting up. It goes on when all
-    have started. `fit`, `evaluate` and `predict` get the same data on every worker,
-    take turns with the examples of a batch, and give the same result everywhere;
-    `batch_size` is that of all workers together. Trainable weights and the moving
-    statistics of `zoo`'s batch normalisation stay the same on all workers, bit for
-    bit. Every worker must make the same calls, since reading metrics or saving a
-    model may wait for the others, and must write to a folder of its own. A worker
-    that fails ends the others.
+    Start the same program on every worker, each with its own `index`; it goes on once
+    all have started. Give `fit`, `evaluate` and `predict` the same data everywhere:
+    each worker computes its part of every batch, and all return the same. A batch
+    size is that of all workers together; a multiple of their number is best, because
+    examples of a smaller part weigh more. Every batch, the last too, needs an
+    example for each worker. Weights stay the same on all workers, bit for bit, and
+    so do the moving statistics of the nets here, which are averaged over workers.
+
+    Every worker must make the same calls, since reading a metric or saving a model
+    may wait for the others, and must write to a folder of its own. If a worker dies,
+    the others end with an error.
 
     Args:
         name: "one_device": the first GPU, else the CPU. "mirrored": a replica on each
@@ -167,6 +170,10 @@ class _MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
     TensorFlow takes neither; here `reduce` takes both.
     """
 
+    def __init__(self):
+        super().__init__()
+        self._means = {}
+
     def reduce(self, reduce_op, value, axis=None):
         """As TensorFlow's, and: a structure of values gives a structure of results;
         for scalars `axis` does not matter; means of integers keep their type; where
@@ -175,26 +182,31 @@ class _MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
         if isinstance(reduce_op, str):
             reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
         return tf.nest.map_structure(
-            lambda one: self._reduce(reduce_op, one, axis), value
+            lambda one: self._reduce_one(reduce_op, one, axis), value
         )
 
-    def _reduce(self, reduce_op, value, axis):
-        rank = tf.convert_to_tensor(
-            self.experimental_local_results(value)[0]
-        ).shape.rank
-        if rank == 0:
+    def _reduce_one(self, reduce_op, value, axis):
+        part = tf.convert_to_tensor(self.experimental_local_results(value)[0])
+        kind = part.dtype, part.shape.rank
+        if part.shape.rank == 0:
             axis = None
-        elif axis is None and reduce_op is tf.distribute.ReduceOp.MEAN:
-            return self._mean(value)
-        return super().reduce(reduce_op, value, axis)
+        if axis is not None or reduce_op is not tf.distribute.ReduceOp.MEAN:
+            return super().reduce(reduce_op, value, axis)
+        if kind not in self._means:  # one graph each, for batches of any size
+            self._means[kind] = tf.function(
+                functools.partial(self._mean, *kind),
+                autograph=False,
+                reduce_retracing=True,
+            )
+        return self._means[kind](value)
 
-    @tf.function(autograph=False, reduce_retracing=True)
-    def _mean(self, value):
-        part = self.experimental_local_results(value)[0]
-        exact = "float32" if part.dtype.size <= 2 else "float64"  # of integers
-        dtype = part.dtype if part.dtype.is_floating else exact
-        sizes = self.gather(self.run(lambda v: tf.shape(v)[:1], args=(value,)), axis=0)
-        size = tf.reduce_min(sizes)
-        value = self.run(lambda v: tf.cast(v[:size], dtype), args=(value,))
+    def _mean(self, dtype, rank, value):
+        exact = "float32" if dtype.size <= 2 else "float64"  # for integers
+        computed = dtype if dtype.is_floating else exact
+        value = self.run(lambda v: tf.cast(v, computed), args=(value,))
+        if rank:
+            sizes = self.run(lambda v: tf.shape(v)[:1], args=(value,))
+            size = tf.reduce_min(self.gather(sizes, axis=0))
+            value = self.run(lambda v: v[:size], args=(value,))
         mean = super().reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
-        return tf.cast(mean, part.dtype)
+        return tf.cast(mean, dtype)

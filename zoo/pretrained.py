@@ -43,7 +43,7 @@ def load(name: str | os.PathLike) -> keras.Model:
         ValueError: an unknown name, with the known ones nearest first; a file that
             differs from its SHA-256 on the card; weights that do not fit.
     """
-    path, card = _open(name)
+    path, card = open_card(name)
     built_by = card.get("built_by")
     if built_by:
         builder = known("builder", built_by["builder"], models.BUILDERS)
@@ -110,7 +110,7 @@ def load_served(name: str | os.PathLike) -> Served:
     Raises:
         ValueError: as for `load`.
     """
-    return Served(*_open(name))
+    return Served(*open_card(name))
 
 
 def _pretrained():
@@ -126,8 +126,8 @@ def _pretrained():
     return found
 
 
-def _open(name):
-    """(folder, card) of a name or path, its files checked against the card."""
+def open_card(name):
+    """(folder, card) of a name, path or run, its files checked against the card."""
     path = pathlib.Path(name)
     folders = [path, path / "saved_model"]
     path = next((p for p in folders if (p / CARD).is_file()), None)

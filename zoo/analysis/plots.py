@@ -217,6 +217,46 @@ def curves_figure(
     return figure
 
 
+def history_figure(
+    history: Mapping[str, Sequence[float]],
+    *,
+    test_accuracy: float | None = None,
+    title: str = "",
+) -> Figure:
+    """Loss and accuracy of one run by epoch.
+
+    Args:
+        history: {"loss": …, "accuracy": …}, and "val_loss", "val_accuracy" if there
+            was a validation; a value an epoch.
+        test_accuracy: at the end, a dashed line.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    for axis, key in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+        for column, name, style in (
+            (key, "training", {"color": "#0072B2"}),
+            (f"val_{key}", "validation", {"color": "#D55E00", "ls": "--"}),
+        ):
+            values = history.get(column, ())
+            if len(values):
+                axis.plot(np.arange(1, len(values) + 1), values, label=name, **style)
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(key)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.grid(alpha=0.3)
+    figure.axes[0].set_yscale("log")
+    if test_accuracy is not None:
+        label = f"test, at the end: {test_accuracy:.4f}"
+        figure.axes[1].axhline(test_accuracy, color="0.4", ls=":", label=label)
+    figure.axes[1].legend(fontsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
 def loss_figure(
     losses: Mapping[str, Sequence[Sequence[float]]], *, title: str = ""
 ) -> Figure:

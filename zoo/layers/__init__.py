@@ -3,10 +3,12 @@
 from zoo.layers.highway import Highway
 from zoo.layers.highway_conv import HighwayConv
 from zoo.layers.highway_dense import HighwayDense
+from zoo.layers.maxout import MaxoutConv, MaxoutDense
 from zoo.layers.preact_residual import PreActResidual
 from zoo.layers.preprocessing import ContrastNormalization, MeanImage, PadCropFlip
 from zoo.layers.residual import Residual
 from zoo.layers.scan_layers import ScanLayers
+from zoo.layers.whitening import ZCAWhitening
 
 __all__ = [
     "ContrastNormalization",
@@ -14,8 +16,11 @@ __all__ = [
     "HighwayConv",
     "HighwayDense",
     "MeanImage",
+    "MaxoutConv",
+    "MaxoutDense",
     "PadCropFlip",
     "PreActResidual",
     "Residual",
     "ScanLayers",
+    "ZCAWhitening",
 ]

@@ -302,6 +302,11 @@ def _resnet(
 ):
     """stem → stages of units → head. `unit(filters, **kwargs)` makes one."""
     known("stem", stem, STEMS)
+    if bottleneck not in (None, True, False):
+        raise ValueError(
+            "`bottleneck` must be True, False or None. "
+            f"Received: bottleneck={bottleneck!r}"
+        )
     stages, bottleneck = _stages(depth, bottleneck, stem, skip)
     widths = _widths(filters, stem)
     check_int("num_classes", num_classes)
@@ -383,7 +388,7 @@ def _stem_layers(stem, before, x):
 def _stages(depth, bottleneck, stem, skip):
     """(units of each stage, bottleneck) of a depth."""
     if stem == "imagenet":
-        if depth not in IMAGENET_STAGES:
+        if depth not in list(IMAGENET_STAGES):
             raise ValueError(
                 "`depth` must be one of "
                 f"{', '.join(map(str, IMAGENET_STAGES))} for stem='imagenet'. "

@@ -2,8 +2,17 @@
 
 from zoo.training.adapt import adapt
 from zoo.training.decay import set_decay
+from zoo.training.distillation import Distiller, HintTrainer
 from zoo.training.resume import Resume
 from zoo.training.schedules import StepSchedule
 from zoo.training.sgd import SGD
 
-__all__ = ["SGD", "Resume", "StepSchedule", "adapt", "set_decay"]
+__all__ = [
+    "SGD",
+    "Distiller",
+    "HintTrainer",
+    "Resume",
+    "StepSchedule",
+    "adapt",
+    "set_decay",
+]

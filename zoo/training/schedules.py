@@ -1,5 +1,8 @@
 """Learning rates by step."""
 
+import math
+import numbers
+
 import keras
 from keras import ops
 
@@ -47,15 +50,22 @@ class StepSchedule(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps=0,
         warmup_rate=None,
     ):
-        if warmup_rate is None:
-            warmup_rate = initial_rate / 10
         for name, value in (
             ("initial_rate", initial_rate),
             ("factor", factor),
-            ("warmup_rate", warmup_rate),
+            ("warmup_rate", initial_rate if warmup_rate is None else warmup_rate),
         ):
-            if not value > 0:
-                raise ValueError(f"`{name}` must be above 0. Received: {name}={value}")
+            number = isinstance(value, numbers.Real) and math.isfinite(value)
+            if not (number and value > 0):
+                raise ValueError(
+                    f"`{name}` must be a number above 0. Received: {name}={value!r}"
+                )
+        if warmup_rate is None:
+            warmup_rate = initial_rate / 10
+        if not isinstance(boundaries, (list, tuple)):
+            raise ValueError(
+                f"`boundaries` must be a list. Received: boundaries={boundaries!r}"
+            )
         boundaries = list(boundaries)
         for boundary in boundaries:
             check_int("boundaries", boundary)

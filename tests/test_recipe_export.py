@@ -1,0 +1,50 @@
+import json
+
+import numpy as np
+import pytest
+
+import zoo
+from recipes import export, train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "net"
+    changes = ("--set", "model.depth=3", "--set", "model.units=4", "--epochs", "1")
+    assert (
+        train.main(["highway_mlp_digits_5", *changes, "--run-dir", str(directory)]) == 0
+    )
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "ROOT", tmp_path)
+    return tmp_path / "saved_models"
+
+
+def test_release_loads_by_name_with_its_log(run, root, monkeypatch, capsys):
+    assert export.main([str(run), "--name", "released"]) == 0
+    assert "card.json, curves.png" in capsys.readouterr().out
+    assert [p.name for p in root.iterdir()] == ["released"]
+    monkeypatch.setenv("ZOO_SAVED_MODELS", str(root))
+    assert "released" in zoo.list_pretrained()
+    model = zoo.load("released")
+    assert model.name == "released"
+    images = np.ones((2, 8, 8, 1))
+    assert np.array_equal(model(images), zoo.load(run)(images))
+    card = json.loads((root / "released" / "card.json").read_text(encoding="utf-8"))
+    assert {"history.csv", "curves.png", "gates.png"} <= card["sha256"].keys()
+    (root / "released" / "history.csv").write_text("changed")
+    with pytest.raises(ValueError, match="history.csv is not the file on its card"):
+        zoo.load("released")
+
+
+def test_refusals(run, root, tmp_path, capsys):
+    assert export.main([str(tmp_path)]) == 2
+    assert "must be the directory of a finished run" in capsys.readouterr().err
+    assert export.main([str(run)]) == 0
+    assert export.main([str(run)]) == 2
+    assert "exists already; --overwrite replaces" in capsys.readouterr().err
+    assert export.main([str(run), "--overwrite"]) == 0
+    assert [p.name for p in root.iterdir()] == ["net"]

@@ -171,8 +171,9 @@ class Run:
     def _data(self, split, image_size=None):
         """A split to evaluate on."""
         config = self.config
-        size = {} if image_size is None else {"image_size": image_size}
-        return datasets.load(config.dataset, split, config.batch_size, **size)
+        return datasets.load(
+            config.dataset, split, config.batch_size, image_size=image_size
+        )
 
     def _card(self, metrics):
         return {
@@ -194,11 +195,12 @@ class Run:
         plots.save(figure, self.directory / "curves.png")
         if not any(analysis.is_gated(layer) for layer in self.model.layers):
             return  # a plain net
-        images, _ = datasets.arrays(self.config.dataset, "test")
+        data = self._data("test").unbatch().batch(2000).take(1)
+        images = next(iter(data))[0].numpy()
         one = analysis.trace(self.model, images[:1])
         figure = plots.gate_figure(
             analysis.gate_biases(self.model),
-            analysis.mean_gates(self.model, images[:2000]),
+            analysis.mean_gates(self.model, images),
             [gates[0] for gates in one.gates],
             [output[0] for output in one.outputs[1:]],
             title=f"{self.name} after training",

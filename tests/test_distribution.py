@@ -103,7 +103,7 @@ def two_cpus(tmp_path_factory, pytestconfig):
     """Folder in which `TWO_CPUS` left its results."""
     folder = tmp_path_factory.mktemp("two_cpus")
     command = [sys.executable, "-c", TWO_CPUS, str(folder)]
-    subprocess.run(command, check=True, cwd=pytestconfig.rootpath)
+    subprocess.run(command, check=True, cwd=pytestconfig.rootpath, timeout=400)
     return folder
 
 
@@ -298,7 +298,7 @@ def work(folder):
     }
     if facts["strategy"]:
         facts["reductions"] = reductions(strategy, index["task"]["index"])
-    for build in (loop, loop_with_batch_norm):
+    for build in (loop, loop_with_batch_norm) if facts["strategy"] else (loop,):
         model, facts[build.__name__] = train(strategy, build)
         images, labels = made_up(model, 7, seed=3)
         weights = {w.path: w.numpy() for w in model.weights}
@@ -307,7 +307,6 @@ def work(folder):
         logits = model.predict(images, batch_size=4, verbose=0)
         live = keras.ops.convert_to_numpy(model(images))
         np.savez(folder / f"{build.__name__}-logits.npz", predicted=logits, live=live)
-        facts["trainable"] = [w.path for w in model.trainable_weights]
     (folder / "facts.json").write_text(json.dumps(facts))
 
 
@@ -359,7 +358,7 @@ def two_workers(tmp_path_factory, pytestconfig):
         folders[-1].mkdir()
         command = [sys.executable, __file__, str(folders[-1])]
         commands.append((command, environment | more))
-    with processes(commands, folder, seconds=240):
+    with processes(commands, folder, seconds=400):
         return folders
 
 
@@ -376,7 +375,7 @@ def test_auto_is_multi_worker_where_tf_config_names_two(two_workers):
 def test_workers_reduce(two_workers):
     for folder in two_workers[:2]:
         means, sums = facts_of(folder)["reductions"]
-        assert means["uint8"] == [[0, 10], [0, 10]]  # ½ → 0; the rows that both have
+        assert means["uint8"] == [[0, 10], [0, 10], [1, 10]]  # ½ → 0; a row of one
         assert means["int64"] == [2**40 + 1]
         assert means["nested"] == [[0.25], {"scalar": 1}]
         assert means["scalar"] == 0.5

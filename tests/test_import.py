@@ -15,6 +15,7 @@ from zoo.layers import (
     PreActResidual,
     ScanLayers,
 )
+from zoo.layers.batch_norm import BatchNorm
 
 SLOW_TO_IMPORT = ("tensorflow_datasets", "keras_tuner", "sklearn", "matplotlib")
 
@@ -75,19 +76,37 @@ def test_loads_in_a_fresh_process_without_custom_objects(tmp_path):
 
 def test_registered_names():
     """Files in use hold these names: they stay."""
-    kinds = (Highway, HighwayConv, HighwayDense, PreActResidual, ScanLayers)
-    assert [keras.saving.get_registered_name(kind) for kind in kinds] == [
+    kinds = {getattr(zoo.layers, name) for name in zoo.layers.__all__}
+    kinds |= {BatchNorm, zoo.training.SGD, zoo.training.StepSchedule}
+    assert {keras.saving.get_registered_name(kind) for kind in kinds} == {
+        "zoo>BatchNorm",
+        "zoo>ContrastNormalization",
         "zoo>Highway",
         "zoo>HighwayConv",
         "zoo>HighwayDense",
+        "zoo>MaxoutConv",
+        "zoo>MaxoutDense",
+        "zoo>MeanImage",
+        "zoo>PadCropFlip",
         "zoo>PreActResidual",
+        "zoo>Residual",
+        "zoo>SGD",
         "zoo>ScanLayers",
-    ]
+        "zoo>StepSchedule",
+        "zoo>ZCAWhitening",
+    }
 
 
 def test_public_names():
     assert dir(zoo) == sorted(zoo.__all__)
-    builders = ("highway_cnn", "highway_mlp", "plain_cnn", "plain_mlp", "preact_resnet")
+    builders = (
+        "highway_cnn",
+        "highway_mlp",
+        "plain_cnn",
+        "plain_mlp",
+        "preact_resnet",
+        "resnet",
+    )
     assert all(getattr(zoo, name) is getattr(zoo.models, name) for name in builders)
     with pytest.raises(AttributeError, match="no attribute 'lstm'"):
         _ = zoo.lstm

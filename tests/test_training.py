@@ -77,6 +77,9 @@ def test_decay_on_everything_is_taken_back():
     set_decay(model, 0.0, "everything")
     assert model.losses == []
     assert all(w.regularizer is None for w in model.weights)
+    set_decay(model, 0.1, "everything")
+    count = set_decay(model, 0.1)  # kernels, and of nothing else
+    assert sum(w.regularizer is not None for w in model.weights) == count
 
 
 def test_decay_on_something_else():

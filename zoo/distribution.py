@@ -177,8 +177,8 @@ class _MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
     def reduce(self, reduce_op, value, axis=None):
         """As TensorFlow's, and: a structure of values gives a structure of results;
         for scalars `axis` does not matter; means of integers keep their type; where
-        replicas have batches of different sizes, the mean of the first examples, as
-        many as all have."""
+        replicas have batches of different sizes, the i-th example of the mean is that
+        of the replicas that have an i-th."""
         if isinstance(reduce_op, str):
             reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
         return tf.nest.map_structure(
@@ -190,7 +190,8 @@ class _MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
         kind = part.dtype, part.shape.rank
         if part.shape.rank == 0:
             axis = None
-        if axis is not None or reduce_op is not tf.distribute.ReduceOp.MEAN:
+        mean = axis is None and reduce_op is tf.distribute.ReduceOp.MEAN
+        if not mean or part.shape.rank is None:
             return super().reduce(reduce_op, value, axis)
         if kind not in self._means:  # one graph each, for batches of any size
             self._means[kind] = tf.function(
@@ -204,9 +205,16 @@ class _MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
         exact = "float32" if dtype.size <= 2 else "float64"  # for integers
         computed = dtype if dtype.is_floating else exact
         value = self.run(lambda v: tf.cast(v, computed), args=(value,))
-        if rank:
-            sizes = self.run(lambda v: tf.shape(v)[:1], args=(value,))
-            size = tf.reduce_min(self.gather(sizes, axis=0))
-            value = self.run(lambda v: v[:size], args=(value,))
-        mean = super().reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
+        if rank == 0:
+            mean = super().reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
+            return tf.cast(mean, dtype)
+        sizes = self.run(lambda v: tf.shape(v)[:1], args=(value,))
+        sizes = self.gather(sizes, axis=0)  # (replicas,)
+        size, others = tf.reduce_max(sizes), [[0, 0]] * (rank - 1)
+        value = self.run(
+            lambda v: tf.pad(v, [[0, size - tf.shape(v)[0]], *others]), args=(value,)
+        )
+        total = super().reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+        counts = tf.reduce_sum(tf.cast(tf.sequence_mask(sizes, size), computed), 0)
+        mean = total / tf.reshape(counts, [-1] + [1] * (rank - 1))
         return tf.cast(mean, dtype)

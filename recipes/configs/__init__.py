@@ -29,8 +29,9 @@ class Config:
         schedule: of the learning rate. {} keeps it; {"name": "step", …} takes the
             arguments of `zoo.training.StepSchedule`, in steps at `rate_batch_size`;
             {"name": "cosine", "warmup_epochs": …} rises linearly from 0, over half of
-            the steps at most, and falls along half a cosine to 0 at the last step; {"name": "exponential",
-            "decay_rate": …} multiplies it by that each epoch, little by little.
+            the steps at most, and falls along half a cosine to 0 at the last step;
+            {"name": "exponential", "decay_rate": …} multiplies it by that each epoch,
+            little by little.
         rate_batch_size: batch size that rate and schedule are meant for: another
             `batch_size` scales the rate in proportion (Goyal et al. 2017) and the
             steps of the schedule inversely. None leaves both as they are.

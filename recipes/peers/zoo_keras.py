@@ -30,7 +30,11 @@ def start(net, arrays, batch, scan="auto", remat=False):
         keras.optimizers.SGD(RATE, MOMENTUM),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    data = tf.data.Dataset.from_tensors(batch).repeat()
+    # tf.data's tuner, which has nothing to tune here, holds the end of `fit` back until
+    # it wakes, after 10, 20, 40, … ms: up to as long again as the steps have taken.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    data = tf.data.Dataset.from_tensors(batch).repeat().with_options(options)
     losses = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda step, logs: (
             first.append(logs["loss"]) if not first else None

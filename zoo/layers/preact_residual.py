@@ -67,6 +67,11 @@ class PreActResidual(Residual):
         **kwargs,
     ):
         known("shortcut", shortcut, ("A", "B"))
+        for name in {*self._FIXED} & {*kwargs}:
+            raise ValueError(
+                f"`{name}` is not an argument of PreActResidual; `Residual` has it. "
+                f"Received: {name}={kwargs[name]!r}"
+            )
         super().__init__(
             filters,
             strides,

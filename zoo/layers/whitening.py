@@ -62,15 +62,10 @@ class ZCAWhitening(keras.layers.Layer):
                 f"size. Received: input_shape={tuple(input_shape)}"
             )
         d = int(np.prod(sizes))
-        self.mean = self.add_weight(
-            name="mean", shape=(d,), initializer="zeros", trainable=False
-        )
-        self.matrix = self.add_weight(
-            name="matrix",
-            shape=(d, d),
-            initializer=keras.initializers.Identity(),
-            trainable=False,
-        )
+        still = {"trainable": False, "autocast": False}
+        self.mean = self.add_weight((d,), "zeros", name="mean", **still)
+        identity = keras.initializers.Identity()
+        self.matrix = self.add_weight((d, d), identity, name="matrix", **still)
         self._sizes = sizes
 
     def adapt(self, data):

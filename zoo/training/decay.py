@@ -46,13 +46,18 @@ def set_decay(
                 f"`{name}` must be a number ≥ 0. Received: {name}={value!r}"
             )
     known("on", on, ("kernels", "everything"))
-    decayed = [
-        w
-        for w in model.trainable_weights
-        if on == "everything" or w.path.rsplit("/", 1)[-1] == "kernel"
-    ]
+    decayed = []
+    for weight in model.trainable_weights:
+        if on == "everything" or weight.path.rsplit("/", 1)[-1] == "kernel":
+            decayed.append(weight)
+        elif isinstance(weight.regularizer, _Decay):  # of an earlier call
+            weight.regularizer = None
     for weight in decayed:
         factor = head_factor if weight.path.endswith("logits/kernel") else 1.0
         penalty = rate * factor / 2
-        weight.regularizer = keras.regularizers.L2(penalty) if penalty else None
+        weight.regularizer = _Decay(penalty) if penalty else None
     return len(decayed)
+
+
+class _Decay(keras.regularizers.L2):
+    """Marks what `set_decay` put on a weight."""

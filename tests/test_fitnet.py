@@ -60,8 +60,8 @@ def test_layers(number):
 def test_last_pool_is_8_by_8():
     x = np.random.default_rng(1).uniform(0, 255, (2, 32, 32, 3)).astype("float32")
     model = zoo.fitnet(1, kernel_initializer="lecun_normal")
-    maps = keras.Model(model.inputs, model.get_layer("conv_09").output)([x])
-    pooled = keras.Model(model.inputs, model.get_layer("pool_3").output)([x])
+    maps = keras.Model(model.input, model.get_layer("conv_09").output)(x)
+    pooled = keras.Model(model.input, model.get_layer("pool_3").output)(x)
     by_8 = keras.layers.MaxPooling2D(8)(maps)
     assert by_8.shape == (2, 1, 1, 64)
     assert np.array_equal(pooled, np.reshape(by_8, (2, 64)))
@@ -176,6 +176,12 @@ def test_saves_and_loads(make, tmp_path):
     model.get_layer("whiten").adapt(model.get_layer("contrast")(x))
     model.save(tmp_path / "net.keras")
     assert np.array_equal(keras.models.load_model(tmp_path / "net.keras")(x), model(x))
+
+
+def test_comes_back_from_an_export(tmp_path):
+    model = NETS["fitnet"](whiten=True, kernel_initializer="lecun_normal")
+    x = np.random.default_rng(1).uniform(0, 255, (20, 16, 16, 3)).astype("float32")
+    model.get_layer("whiten").adapt(model.get_layer("contrast")(x))
     zoo.export.export_saved_model(model, tmp_path / "net")
     assert np.array_equal(zoo.load(tmp_path / "net")(x), model(x))
 

@@ -25,13 +25,14 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
         {"cluster": {"worker": ["host1:2222", "host2:2222"]},
          "task": {"type": "worker", "index": 0}}
 
-    Start the same program on every worker, each with its own `index`; it goes on once
-    all have started. Give `fit`, `evaluate` and `predict` the same data everywhere:
-    each worker computes its part of every batch, and all return the same. A batch
-    size is that of all workers together; a multiple of their number is best, because
-    examples of a smaller part weigh more. Every batch, the last too, needs an
-    example for each worker. Weights stay the same on all workers, bit for bit, and
-    so do the moving statistics of the nets here, which are averaged over workers.
+    Start the same program on every worker, each with its own `index`. It goes on once
+    all have started; until then only SIGKILL ends it. Give `fit`, `evaluate` and
+    `predict` the same data everywhere: each worker computes its part of every batch,
+    and all return the same. A batch size is that of all workers together; a multiple
+    of their number is best, because examples of a smaller part weigh more. Every
+    batch, the last too, needs an example for each worker. Weights stay the same on
+    all workers, bit for bit, and so do the moving statistics of the nets here, which
+    are averaged over workers.
 
     Every worker must make the same calls, since reading a metric or saving a model
     may wait for the others, and must write to a folder of its own. If a worker dies,

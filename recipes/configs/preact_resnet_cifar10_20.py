@@ -6,7 +6,7 @@ He et al. 2016, "Identity Mappings in Deep Residual Networks": the net, its
 initialisation and its augmentation (pad 4, crop, flip).
 
 Departures: the paper's schedule is 164 epochs of the rate .1, ÷10 at 32,000 and 48,000
-steps, decay 1e-4 on everything; here 30 epochs on half a cosine after a warm-up of two,
+steps, decay 1e-4 on everything; here 60 epochs on half a cosine after a warm-up of two,
 with Nesterov's momentum and a decay of 5e-4 on kernels only.
 """
 
@@ -16,7 +16,7 @@ CONFIG = Config(
     builder="preact_resnet",
     model={"depth": 20, "augment": True},
     dataset="cifar10",
-    epochs=30,
+    epochs=60,
     batch_size=128,
     optimizer={
         "name": "sgd",

@@ -48,8 +48,8 @@ def fitnet(
     | 3 | 13 | 32, 48, 64, 64 / 4 of 80 / 3 of 128 | 1,699,638 | ~1.6M |
     | 4 | 19 | 32, 32, 32, 48, 48 / 6 of 80 / 6 of 128 | 2,742,102 | ~2.5M |
 
-    The layers are those of the paper's appendix (and FitNet 4 that of the authors'
-    file); with two pieces they have more parameters than the paper prints.
+    The layers are the paper's (those of FitNet 4 are in the authors' file too); with
+    two pieces they have more parameters than the paper prints.
 
     From weights this small a deep net does not start by itself: train it with hints
     (`zoo.training.HintTrainer`), then with its teacher's answers (`Distiller`).
@@ -121,12 +121,12 @@ def fitnet_teacher(
 
     The FitNets paper gives the widths. Assumed here are kernels of 8, 8, 5 and pools
     4, 4, 2 of stride 2, from the published file of the maxout paper's net. That file
-    pads by 4, 3, 3 and rounds its pools up (16,247,830 parameters); "same"
-    convolutions and whole pools are chosen because they give the printed count.
+    pads by 4, 3 and 3; "same" convolutions and pools without padding are chosen here
+    because they give the printed count.
 
     Args:
         width: factor on the widths, those of the convolutions and the 500 units; .5
-            is a teacher of 2,352,600 parameters for a small machine.
+            is a teacher of 2,153,296 parameters for a small machine.
         num_classes: classes, 10 by default.
         input_shape: (height, width, channels), 14×14 pixels at least.
         dropout: in training, of .2 before the first convolution and .5 before all

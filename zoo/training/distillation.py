@@ -56,7 +56,8 @@ class HintTrainer(keras.Model):
 
     Reference:
         Romero, Ballas, Kahou, Chassang, Gatta, Bengio 2015, "FitNets: Hints for Thin
-        Deep Nets", §2.2 and algorithm 1 (RMSProp with 5e-3, batches of 128).
+        Deep Nets", §2.2 and algorithm 1: RMSProp with 5e-3, batches of 128. (In the
+        authors' files convolutions take .05 of that rate.)
     """
 
     def __init__(
@@ -84,8 +85,8 @@ class HintTrainer(keras.Model):
             kernel_initializer=keras.initializers.RandomUniform(-0.05, 0.05),
             name="regressor",  # −.05: the authors' fitnets_stage1.py
         )
-        super().__init__(student.inputs, regressor(guided), **kwargs)
-        self._hint = _frozen(keras.Model(teacher.inputs, hint))
+        super().__init__(student.inputs[0], regressor(guided), **kwargs)
+        self._hint = _frozen(keras.Model(teacher.inputs[0], hint))
 
     def compile(self, optimizer="rmsprop", loss=None, **kwargs):
         """As `keras.Model.compile`; the loss is the hint's and cannot be given."""
@@ -180,7 +181,7 @@ class Distiller(keras.Model):
                 raise ValueError(
                     f"`{name}` must be a number, 0 or more. Received: {name}={value!r}"
                 )
-        super().__init__(student.inputs, student.outputs, **kwargs)
+        super().__init__(student.inputs[0], student.outputs[0], **kwargs)
         self.steps = steps
         self.temperature = temperature
         self.weights_of_teacher = (weight, final_weight)

@@ -176,3 +176,10 @@ else:
 assert done == ["highway_mlp_900", "preact_resnet_1001"], done
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_strided_units_stay_where_sizes_are_open():
+    model = zoo.resnet(8, filters=(16, 16, 16), input_shape=(None, None, 3), scan=False)
+    looped = zoo.convert(model, True)
+    x = np.random.default_rng(1).uniform(0, 255, (2, 8, 8, 3))
+    assert np.allclose(looped(x), model(x), atol=1e-5)

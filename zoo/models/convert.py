@@ -210,13 +210,22 @@ def _pieces(model):
             and previous.output is layer.input
             and readers[id(layer.input)] == 1
             and _likeness(previous) == _likeness(layer)
-            and layer.input.shape == layer.output.shape
             and previous.input.shape == layer.input.shape
+            and _keeps_shape(layer)
         ):
             pieces[-1].append(layer)
-        elif layer.input.shape == layer.output.shape:
+        elif _keeps_shape(layer):
             pieces.append([layer])
     return [p for p in pieces if len(p) > 1 or isinstance(p[0], ScanLayers)]
+
+
+def _keeps_shape(layer):
+    """Whether output and input have one shape, whatever the sizes that are open."""
+    shape = layer.input.shape
+    if shape != layer.output.shape or isinstance(layer, ScanLayers):
+        return shape == layer.output.shape
+    known_shape = tuple(n or 9 for n in shape)
+    return tuple(layer.compute_output_shape(known_shape)) == known_shape
 
 
 def _input(layer):

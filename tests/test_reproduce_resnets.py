@@ -83,7 +83,9 @@ def test_full_budget_is_the_paper(monkeypatch):
     config, _ = identity_mappings.cifar("cifar10", 110, "small")
     assert (config.model["depth"], config.epochs) == (20, 8)
     assert config.train_images == 10_000
-    assert config.schedule["boundaries"] == [316, 474]  # half and three quarters of 632
+    # half and three quarters of 8 · 78 steps of 128 images, and twice as many of 64
+    assert config.schedule["boundaries"] == [312, 468]
+    assert (config.batch_size, config.rate_batch_size) == (64, 128)
 
 
 def test_share_that_the_relu_cuts():

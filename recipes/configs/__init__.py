@@ -24,6 +24,9 @@ class Config:
         model: its arguments.
         dataset: name for `zoo.datasets.load`.
         epochs, batch_size: of training.
+        drop_remainder: whether an epoch leaves out its last batch if that is not full.
+            With batch normalisation a small last batch leaves its mark on the moving
+            statistics.
         optimizer: {"name": a Keras optimizer, its arguments …}; "sgd" is
             `zoo.training.SGD`, which takes `bias_rate` too.
         schedule: of the learning rate. {} keeps it; {"name": "step", …} takes the
@@ -56,6 +59,7 @@ class Config:
     epochs: int
     batch_size: int
     optimizer: dict[str, Any]
+    drop_remainder: bool = False
     schedule: dict[str, Any] = dataclasses.field(default_factory=dict)
     rate_batch_size: int | None = None
     decay: float = 0.0

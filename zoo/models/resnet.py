@@ -51,7 +51,7 @@ IMAGENET_STAGES = {
 
 # Rows of the paper's tables: arguments of `resnet`, all on ResNet-110 there.
 TABLE_1 = {
-    "original": {"shortcut": "B"},
+    "original": {"order": "original"},
     "constant scaling 0, 1": {"shortcut": "constant_scaling", "scales": (0.0, 1.0)},
     "constant scaling .5, 1": {"shortcut": "constant_scaling", "scales": (0.5, 1.0)},
     "constant scaling .5, .5": {"shortcut": "constant_scaling", "scales": (0.5, 0.5)},

@@ -7,10 +7,11 @@
     python recipes/benchmark.py input               # data sets against a training step
 
 Every peer runs in a process of its own, from the same weights, on the same batch; its
-first loss must equal the zoo's to 1e-5. After a warm-up the peers take turns, one at a
-time, and a figure is the median over the turns. Absolute times are this machine's;
-compare the ratios. Writes table.csv, table.json and a log-log plot under
-runs/benchmark/NAME/. Peers come with `pip install -e '.[bench]'`. Use a quiet machine.
+first loss must equal the zoo's to 1e-5 (ResNet-1001: .02). After a warm-up the peers
+take turns, one at a time, and a figure is the median over the turns. Absolute times are
+this machine's; compare the ratios. Writes table.csv, table.json and a log-log plot
+under runs/benchmark/NAME/. Peers come with `pip install -e '.[bench]'`. Use a quiet
+machine.
 """
 
 import argparse
@@ -71,6 +72,8 @@ NETS = {
         for depth, batch in ((20, 128), (110, 32), (110, 128), (1001, 32))
     },
 }
+# Rounding: float32 puts the first loss .008 off that of float64, here as in PyTorch.
+NETS["resnet_1001_b32"]["tolerance"] = 0.02
 
 
 class Worker:
@@ -220,7 +223,7 @@ def compare(net, peers, turns, seconds):
             )
     ours = rows[0]
     for row in rows:
-        if abs(row["first_loss"] - ours["first_loss"]) > 1e-5:
+        if abs(row["first_loss"] - ours["first_loss"]) > net.get("tolerance", 1e-5):
             raise RuntimeError(
                 f"{row['peer']} is not the same net: its first loss is "
                 f"{row['first_loss']}, the zoo's {ours['first_loss']}."

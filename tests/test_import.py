@@ -16,6 +16,7 @@ from zoo.layers import (
     ScanLayers,
 )
 from zoo.layers.batch_norm import BatchNorm
+from zoo.models._builder import Net
 
 SLOW_TO_IMPORT = ("tensorflow_datasets", "keras_tuner", "sklearn", "matplotlib")
 
@@ -77,7 +78,7 @@ def test_loads_in_a_fresh_process_without_custom_objects(tmp_path):
 def test_registered_names():
     """Files in use hold these names: they stay."""
     kinds = {getattr(zoo.layers, name) for name in zoo.layers.__all__}
-    kinds |= {BatchNorm, zoo.training.SGD, zoo.training.StepSchedule}
+    kinds |= {BatchNorm, Net, zoo.training.SGD, zoo.training.StepSchedule}
     assert {keras.saving.get_registered_name(kind) for kind in kinds} == {
         "zoo>BatchNorm",
         "zoo>ContrastNormalization",
@@ -87,6 +88,7 @@ def test_registered_names():
         "zoo>MaxoutConv",
         "zoo>MaxoutDense",
         "zoo>MeanImage",
+        "zoo>Net",
         "zoo>PadCropFlip",
         "zoo>PreActResidual",
         "zoo>Residual",

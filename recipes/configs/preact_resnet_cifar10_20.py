@@ -18,6 +18,7 @@ CONFIG = Config(
     dataset="cifar10",
     epochs=60,
     batch_size=128,
+    drop_remainder=True,
     optimizer={
         "name": "sgd",
         "learning_rate": 0.1,

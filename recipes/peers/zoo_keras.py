@@ -25,6 +25,8 @@ def build(net, scan="auto", remat=False):
 
 def start(net, arrays, batch, scan="auto", remat=False):
     model = build(net, scan, remat)
+    if scan is False:  # plain Keras, as one would write it without the zoo
+        model = keras.Model(model.input, model.output)
     load(model, arrays)
     model.compile(
         keras.optimizers.SGD(RATE, MOMENTUM),

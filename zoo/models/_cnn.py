@@ -9,6 +9,7 @@ from zoo._checks import check_int, known
 from zoo.layers import ContrastNormalization, MeanImage, PadCropFlip
 from zoo.layers.initializers import fork
 from zoo.models._builder import (
+    Net,
     check_image_shape,
     check_outputs,
     layer_names,
@@ -137,7 +138,7 @@ def conv_stack(
             x = keras.layers.Flatten("channels_last", name="flatten")(x)
         head_kernel = keras.initializers.get(head_initializer or kernels)
         x = logits_layer(num_classes, head_kernel)(x)
-    model = keras.Model(inputs, x, name=name)
+    model = Net(inputs, x, name=name)
     return apply_scan(model, scan)
 
 

@@ -6,6 +6,7 @@ from zoo._checks import check_int
 from zoo.layers import ContrastNormalization
 from zoo.layers.initializers import fork
 from zoo.models._builder import (
+    Net,
     check_image_shape,
     layer_names,
     logits_layer,
@@ -77,5 +78,5 @@ def dense_stack(
     )
     x = repeat(template, layer_names(layer_prefix, depth - 1), x)
     x = logits_layer(num_classes, kernels, biases)(x)
-    model = keras.Model(inputs, x, name=name)
+    model = Net(inputs, x, name=name)
     return apply_scan(model, scan)

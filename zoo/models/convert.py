@@ -10,6 +10,7 @@ from keras import ops
 
 from zoo.layers import ScanLayers
 from zoo.layers.highway import BaseHighway
+from zoo.models._builder import Net
 
 # `scan="auto"`: shorter runs stay unrolled. On 2 CPU cores the step of a compiled loop
 # costs about 1 ms more than that of as many dense layers, 40 % at 9 layers and 17 % at
@@ -79,7 +80,7 @@ def convert(model: keras.Model, scan="auto") -> keras.Model:
     """
     scans(scan, 1)
     try:
-        functional = keras.Model(model.input, model.output)
+        functional = Net(model.input, model.output)
     except (AttributeError, TypeError):
         raise ValueError(
             f"`model` must be a functional model. Received: {type(model).__name__}"

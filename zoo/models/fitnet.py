@@ -8,6 +8,7 @@ from zoo._checks import check_int
 from zoo.layers import ContrastNormalization, MaxoutConv, MaxoutDense, ZCAWhitening
 from zoo.layers.initializers import fork
 from zoo.models._builder import (
+    Net,
     builder,
     check_image_shape,
     layer_names,
@@ -99,7 +100,7 @@ def fitnet(
     x = keras.layers.GlobalMaxPooling2D("channels_last", name="pool_3")(x)
     x = MaxoutDense(500, kernel_initializer=fork(kernels, "dense"), name="dense")(x)
     x = logits_layer(num_classes, kernels)(x)
-    return keras.Model(inputs, x, name=name or f"fitnet_{number}")
+    return Net(inputs, x, name=name or f"fitnet_{number}")
 
 
 @builder
@@ -181,7 +182,7 @@ def fitnet_teacher(
     )(x)
     x = drop("logits", 0.5, x)
     x = logits_layer(num_classes, kernels)(x)
-    return keras.Model(inputs, x, name=name or "fitnet_teacher")
+    return Net(inputs, x, name=name or "fitnet_teacher")
 
 
 def _kernels(initializer):

@@ -11,6 +11,7 @@ from zoo.layers.batch_norm import BatchNorm
 from zoo.layers.initializers import he_fan_out
 from zoo.layers.residual import GATES, ORDERS, SHORTCUTS
 from zoo.models._builder import (
+    Net,
     builder,
     check_image_shape,
     check_outputs,
@@ -351,7 +352,7 @@ def _resnet(
         x = pool_features("avg" if include_top else pooling, x)
     if include_top:
         x = logits_layer(num_classes, he_fan_out())(x)
-    model = keras.Model(inputs, x, name=name)
+    model = Net(inputs, x, name=name)
     return apply_scan(model, scan)
 
 

@@ -58,7 +58,8 @@ class Run:
             images += self.info.num_validation
         if config.train_images is not None:
             images = min(images, config.train_images)
-        if config.drop_remainder:
+        drop = config.drop_remainder and images >= config.batch_size
+        if drop:
             images -= images % config.batch_size
         self.steps = -(-images // config.batch_size)
         keras.utils.clear_session()
@@ -90,7 +91,7 @@ class Run:
             epoch=self.resume.epoch,
             epochs=None,
             limit=config.train_images,
-            drop_remainder=config.drop_remainder,
+            drop_remainder=drop,
         )
         if not self.resume.epoch and any(
             isinstance(layer, MeanImage) for layer in self.model.layers

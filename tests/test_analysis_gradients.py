@@ -5,7 +5,8 @@ import tensorflow as tf
 from helpers import sigmoid
 
 import zoo
-from recipes import configs, reproduce
+from recipes import configs
+from recipes.tables import digits as tables
 from zoo import analysis
 
 
@@ -19,7 +20,7 @@ from zoo import analysis
     ],
 )
 def test_ratios_that_the_tutorial_prints(kind, layers, printed):
-    norms = analysis.gradient_norms(*reproduce.tutorial_net(kind, layers))
+    norms = analysis.gradient_norms(*tables.tutorial_net(kind, layers))
     assert norms.shape == (layers,)
     assert norms.dtype == np.float64
     assert (norms > 0).all()

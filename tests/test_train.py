@@ -140,7 +140,12 @@ def test_list(capsys):
 def interrupt_after_an_epoch(command, directory):
     """What a process printed that got Ctrl-C once its first epoch was done."""
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell's background jobs, and what they start, ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         while not (directory / "history.csv").exists():
             assert process.poll() is None, process.stderr.read()

@@ -24,7 +24,8 @@ class Config:
         model: its arguments.
         dataset: name for `zoo.datasets.load`.
         epochs, batch_size: of training.
-        drop_remainder: whether an epoch leaves out its last batch if that is not full.
+        drop_remainder: whether an epoch leaves out its last batch if that is not full
+            (and not its only one).
             With batch normalisation a small last batch leaves its mark on the moving
             statistics.
         optimizer: {"name": a Keras optimizer, its arguments …}; "sgd" is

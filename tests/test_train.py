@@ -139,14 +139,13 @@ def test_list(capsys):
 
 def interrupt_after_an_epoch(command, directory):
     """What a process printed that got Ctrl-C once its first epoch was done."""
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # a shell's background jobs, and what they start, ignore Ctrl-C
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
+    # Where this process ignores Ctrl-C, as a shell's background jobs do, so would that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    signal.signal(signal.SIGINT, before)
+    with process:
         while not (directory / "history.csv").exists():
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.05)

@@ -141,6 +141,17 @@ def conv_gradients(x, kernel, dz):
     return dx[:, top : top + rows, left : left + columns], dkernel
 
 
+def strided_conv(x, kernel, strides):
+    """Convolution centred on every `strides`-th pixel, odd kernels."""
+    rows, columns = x.shape[1:3]
+    edge = len(kernel) // 2
+    x = np.pad(x, [(0, 0), (edge, edge), (edge, edge), (0, 0)])
+    return sum(
+        x[:, i : i + rows : strides, j : j + columns : strides] @ kernel[i, j]
+        for i, j in np.ndindex(kernel.shape[:2])
+    )
+
+
 def _padded(x, kernel):
     edges = [((n - 1) // 2, n // 2) for n in kernel.shape[:2]]
     return np.pad(x, [(0, 0), *edges, (0, 0)])

@@ -180,7 +180,9 @@ def test_channels_first_equals_channels_last_transposed():
     first.set_weights(last.get_weights())
     try:
         y = np.array(first(x.transpose(0, 3, 1, 2)))
-    except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
+    except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError) as error:
+        if "NHWC" not in str(error):  # another fault than the format
+            raise
         pytest.skip("this machine has no convolution of channels_first images")
     assert close(y.transpose(0, 2, 3, 1), last(x), 1e-6)
 

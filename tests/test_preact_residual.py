@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import check_layer, close, distinct_draws
+from helpers import check_layer, close, distinct_draws, strided_conv
 
 from zoo.layers import PreActResidual, Residual
 
@@ -45,17 +45,6 @@ def batch_norm(x, norm, training=False):
     return gamma * (x - mean) / np.sqrt(variance + 1e-5) + beta
 
 
-def convolve(x, kernel, strides):
-    """Convolution centred on every `strides`-th pixel."""
-    rows, columns = x.shape[1:3]
-    edge = len(kernel) // 2
-    x = np.pad(x, [(0, 0), (edge, edge), (edge, edge), (0, 0)])
-    return sum(
-        x[:, i : i + rows : strides, j : j + columns : strides] @ kernel[i, j]
-        for i, j in np.ndindex(kernel.shape[:2])
-    )
-
-
 def reference(kind, unit, x, training):
     """The unit of the paper in NumPy."""
     arguments, channels, _ = UNITS[kind]
@@ -66,9 +55,9 @@ def reference(kind, unit, x, training):
         y = np.maximum(batch_norm(y, norm, training), 0)
         if i == 0 and (unit.first or unit.projection):
             carry = y
-        y = convolve(y, conv.kernel.numpy(), strides if i == at else 1)
+        y = strided_conv(y, conv.kernel.numpy(), strides if i == at else 1)
     if unit.projection:
-        carry = convolve(carry, unit.projection.kernel.numpy(), strides)
+        carry = strided_conv(carry, unit.projection.kernel.numpy(), strides)
     elif kind == "padding":
         extra = y.shape[-1] - channels
         carry = np.pad(carry[:, ::strides, ::strides], [(0, 0)] * 3 + [(0, extra)])

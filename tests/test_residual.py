@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import check_layer, close, distinct_draws, jacobian, sigmoid
+from helpers import check_layer, close, distinct_draws, jacobian, sigmoid, strided_conv
 from keras import ops
 
 from zoo.layers import Highway, PreActResidual, Residual, ScanLayers
@@ -112,15 +112,7 @@ class Reference:
         return gamma * (x - mean) / np.sqrt(variance + 1e-5) + beta
 
     def conv(self, x, name, strides):
-        """Centred on every `strides`-th pixel."""
-        kernel = self.weights[f"{name}/kernel"]
-        rows, columns = x.shape[1:3]
-        edge = len(kernel) // 2
-        x = np.pad(x, [(0, 0), (edge, edge), (edge, edge), (0, 0)])
-        return sum(
-            x[:, i : i + rows : strides, j : j + columns : strides] @ kernel[i, j]
-            for i, j in np.ndindex(kernel.shape[:2])
-        )
+        return strided_conv(x, self.weights[f"{name}/kernel"], strides)
 
     def path(self, text, x, prefix="", norms=0, convs=0):
         """(result, what the first convolution takes, BNs so far)."""

@@ -25,9 +25,8 @@ class Config:
         dataset: name for `zoo.datasets.load`.
         epochs, batch_size: of training.
         drop_remainder: whether an epoch leaves out its last batch if that is not full
-            (and not its only one).
-            With batch normalisation a small last batch leaves its mark on the moving
-            statistics.
+            (and not its only one). With batch normalisation a small last batch leaves
+            its mark on the moving statistics.
         optimizer: {"name": a Keras optimizer, its arguments …}; "sgd" is
             `zoo.training.SGD`, which takes `bias_rate` too.
         schedule: of the learning rate. {} keeps it; {"name": "step", …} takes the

@@ -154,7 +154,10 @@ class Run:
 
         def evaluate(split, image_size=None):
             data = self._data(split, image_size)
-            return self.model.evaluate(data, verbose=0, return_dict=True)
+            found = self.model.evaluate(data, verbose=0, return_dict=True)
+            if len(self.model.output_shape) == 3:  # a language model
+                found["perplexity"] = math.exp(found["loss"])
+            return found
 
         validate = self.config.train_split == "train"
         return {
@@ -170,6 +173,7 @@ class Run:
             "seconds": round(sum(row["seconds"] for row in self.resume.history), 2),
             "seed": self.config.seed,
             "versions": export.versions(),
+            **({"data_sha256": self.info.sha256} if self.info.sha256 else {}),
         }
 
     def _data(self, split, image_size=None):
@@ -197,8 +201,10 @@ class Run:
             title=self.name,
         )
         plots.save(figure, self.directory / "curves.png")
-        if not any(analysis.is_gated(layer) for layer in self.model.layers):
-            return  # a plain net
+        if self.info.image_shape is None or not any(
+            analysis.is_gated(layer) for layer in self.model.layers
+        ):
+            return  # text, or a plain net
         data = self._data("test").unbatch().batch(2000).take(1)
         images = next(iter(data))[0].numpy()
         one = analysis.trace(self.model, images[:1])
@@ -323,13 +329,19 @@ def _check(config):
             raise ValueError(
                 f"`{field}` must be a number, {least}. Received: {field}={value!r}"
             )
-    shape = tuple(config.flat()["model.input_shape"])
-    fits = zip(shape, info.image_shape, strict=False)
-    if len(shape) != 3 or not all(mine in (None, theirs) for mine, theirs in fits):
+    shape = tuple(config.flat().get("model.input_shape", ()))
+    theirs = info.image_shape or ()
+    fits = [mine in (None, size) for mine, size in zip(shape, theirs, strict=False)]
+    if len(shape) != len(theirs) or not all(fits):
         raise ValueError(
-            f"`model.input_shape` must be the data set's image shape. Received: "
-            f"model.input_shape={shape}, {config.dataset} has "
-            f"{tuple(info.image_shape)}"
+            "`model.input_shape` must be the data set's image shape. Received: "
+            f"model.input_shape={shape or 'none: the model reads text'}, "
+            f"{config.dataset} has {theirs or 'text'}"
+        )
+    if not theirs and not isinstance(config.flat()["model.vocabulary"], str):
+        raise ValueError(
+            "`model.vocabulary` must be a string of characters, since the data set is "
+            f"text. Received: model.vocabulary={config.flat()['model.vocabulary']!r}"
         )
     classes = config.flat()["model.num_classes"]
     if classes != info.num_classes:
@@ -473,8 +485,9 @@ def main(argv=None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     test = metrics["test"]
+    also = f", perplexity {test['perplexity']:.1f}" if "perplexity" in test else ""
     print(
-        f"Test accuracy {test['accuracy']:.4f}, loss {test['loss']:.4f}, after "
+        f"Test accuracy {test['accuracy']:.4f}, loss {test['loss']:.4f}{also}, after "
         f"{metrics['seconds']:.0f} s of training.\nIn {directory}: "
         f"{', '.join(sorted(p.name for p in directory.iterdir()))}"
     )

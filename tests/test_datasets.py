@@ -172,7 +172,15 @@ def test_arrays_are_read_once_and_cannot_be_changed(fresh, monkeypatch):
 
 
 def test_names_and_info():
-    assert datasets.names() == ["digits", *TFDS_NAMES, "imagenet2012"]
+    assert datasets.names() == [
+        "digits",
+        *TFDS_NAMES,
+        "imagenet2012",
+        "docstrings",
+        "python_docs",
+        "ag_news_subset",
+        "lm1b",
+    ]
     for name in datasets.names():
         info = datasets.info(name)
         assert info.name == name

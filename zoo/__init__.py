@@ -4,6 +4,8 @@ import importlib
 
 from zoo import layers, models
 from zoo.models import (
+    char_cnn,
+    char_lstm,
     convert,
     describe,
     fitnet,
@@ -27,6 +29,8 @@ _LAZY_NAMES = {
 }
 
 __all__ = [
+    "char_cnn",
+    "char_lstm",
     "convert",
     "describe",
     "fitnet",

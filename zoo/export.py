@@ -147,7 +147,9 @@ def _endpoints(model):
     name, shape = _input_name(model), tuple(model.inputs[0].shape)
     parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-    def endpoint(function, dtype="float32"):
+    own = model.inputs[0].dtype
+
+    def endpoint(function, dtype=own):
         def named(x):
             return function(x)
 
@@ -156,7 +158,7 @@ def _endpoints(model):
         return tf.function(named, input_signature=signature, autograph=False)
 
     def serve(x):
-        logits = model(ops.cast(x, "float32"), training=False)
+        logits = model(x if x.dtype == own else ops.cast(x, own), training=False)
         return {"logits": logits, "probabilities": ops.softmax(logits)}
 
     endpoints = {"serve": endpoint(serve)}

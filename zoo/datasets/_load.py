@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from zoo.datasets import digits, imagenet, images
+from zoo.datasets import digits, imagenet, images, text
 from zoo.datasets._info import DatasetInfo
 from zoo.datasets._splits import base_order, held_out
 from zoo.datasets._stream import steps_per_epoch, stream
@@ -56,13 +56,14 @@ def names() -> list[str]:
     Example:
         >>> import zoo
         >>> zoo.datasets.names()
-        ['digits', 'mnist', 'fashion_mnist', 'cifar10', 'cifar100', 'imagenet2012']
+        ['digits', 'mnist', 'fashion_mnist', 'cifar10', 'cifar100', 'imagenet2012',
+         'docstrings', 'python_docs', 'ag_news_subset', 'lm1b']
     """
-    return [*_IN_MEMORY, imagenet.NAME]
+    return [*_IN_MEMORY, imagenet.NAME, *text.NAMES]
 
 
 def info(name: str) -> DatasetInfo:
-    """Describes a data set without reading it.
+    """Describes a data set, without reading it unless it is text.
 
     Args:
         name: One of `names()`.
@@ -79,6 +80,8 @@ def info(name: str) -> DatasetInfo:
         (32, 32, 3)
     """
     _check_known("name", name, names())
+    if name in text.NAMES:
+        return text.describe(name, _directory(None), download=True)
     return imagenet.describe() if name == imagenet.NAME else _IN_MEMORY[name]
 
 
@@ -101,8 +104,9 @@ def arrays(
         download: As in `load`.
 
     Returns:
-        images: `(examples, height, width, channels)`, uint8.
-        labels: `(examples,)`, int64.
+        images: `(examples, height, width, channels)`, uint8; of text `(examples,)`,
+            bytes.
+        labels: `(examples,)`, int64; of a language model `(examples, words)`.
 
     Raises:
         ValueError: If there is no such data set or split, or if it is too large.
@@ -116,7 +120,7 @@ def arrays(
     """
     _check_known("name", name, names())
     _check_known("split", split, _SPLITS)
-    if name not in _IN_MEMORY:
+    if name == imagenet.NAME:
         raise ValueError(
             f"`name` must be a data set that fits into memory; stream this one with "
             f"`zoo.datasets.load`. Received: name={name!r}"
@@ -176,10 +180,21 @@ def load(
     of the files. As it sorts by a hash of the file names, these too are samples of
     all classes and the same everywhere, but not exactly balanced.
 
+    **Text** comes as UTF-8 strings. "docstrings" are those of NumPy, scikit-learn,
+    Keras and TensorFlow, whose label is the package, 3,000 of each at most;
+    "python_docs" is a language model of Python's `pydoc_data.topics` and NumPy's
+    docstrings: 35 words of lower case, whose labels are the words that follow, 6,000
+    classes of which 0 are all other words. Both are read from the installed packages,
+    parsed, not imported, and differ between their versions: `info(name).sha256` tells.
+    A tenth of the modules and topics is "validation", a tenth is "test". Of
+    "ag_news_subset" (label: kind of news) and "lm1b" (language model of 10,000 classes,
+    200,000 of its sentences) a tenth of the training set is "validation".
+
     Args:
         name: "digits" (8×8, in scikit-learn: no download), "mnist",
             "fashion_mnist", "cifar10", "cifar100" or "imagenet2012" (through
-            TensorFlow Datasets).
+            TensorFlow Datasets); "docstrings", "python_docs" (no download),
+            "ag_news_subset" or "lm1b" (through TensorFlow Datasets).
         split: "train", "validation", "train+validation" or "test".
         batch_size: Examples in a batch. Defaults to None: single examples.
         seed: Seed of the order and of random crops, 0 … 2⁶³ − 1. Defaults to 0:
@@ -210,7 +225,7 @@ def load(
         - image: `(height, width, channels)`, uint8, the pixels as the data set has
           them (of ImageNet: crops), with `batch_size`
           `(batch, height, width, channels)`;
-        - label: `()`, int64, with `batch_size` `(batch,)`.
+        - label: `()`, int64, with `batch_size` `(batch,)`; text as above.
 
     Raises:
         ValueError: If an argument is not one of those above.
@@ -290,11 +305,11 @@ def _image_size(name: str, image_size: int | None) -> int:
     if name == imagenet.NAME:
         own = imagenet.IMAGE_SIZE
         return own if image_size is None else _integer("image_size", image_size, 1)
-    own = _IN_MEMORY[name].image_shape[0]
+    own = None if name in text.NAMES else _IN_MEMORY[name].image_shape[0]
     if image_size is not None and image_size != own:
         raise ValueError(
-            f"`image_size` must be None or {own} for {name!r}, whose images have one "
-            f"size. Received: image_size={image_size!r}"
+            f"`image_size` must be None{f' or {own}' if own else ''} for {name!r}. "
+            f"Received: image_size={image_size!r}"
         )
     return own
 
@@ -304,20 +319,24 @@ def _part(name: str, split: str, data_dir: str, download: bool) -> _Part:
     part = "test" if split == "test" else "train"
     key = name, part, data_dir
     if key not in _parts:
+        marked = None
         if name == "digits":
             x, y = digits.read(part)
+        elif name in text.NAMES:
+            x, y, marked = text.read(name, part, data_dir, download)
         else:
             x, y = images.read(name, part, data_dir, download)
         order = base_order(x, y)
         x, y = x[order], y[order]
         num_train = len(y)
         if part == "train":
-            marked = held_out(x, y)
+            marked = held_out(x, y) if marked is None else marked[order]
             num_train -= marked.sum()
             order = np.argsort(marked, kind="stable")
             x, y = x[order], y[order]
         with tf.device("CPU:0"):  # tf.data gathers there, also beside a GPU.
-            _parts[key] = _Part(tf.constant(x), tf.constant(y), int(num_train))
+            x = tf.constant(list(x) if x.dtype == object else x)
+            _parts[key] = _Part(x, tf.constant(y), int(num_train))
     return _parts[key]
 
 

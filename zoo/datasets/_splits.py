@@ -17,14 +17,15 @@ def base_order(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
     in order of their labels.
 
     Args:
-        images: `(examples, height, width, channels)`, uint8.
-        labels: `(examples,)`, integers.
+        images: `(examples, height, width, channels)`, uint8; or texts, bytes.
+        labels: `(examples,)` or `(examples, …)`, integers.
 
     Returns:
         `(examples,)`, int64.
     """
     hashes = _hashes(images)
-    order = sorted(range(len(labels)), key=lambda i: (hashes[i], labels[i]))
+    same = [np.ravel(label).tolist() for label in labels]
+    order = sorted(range(len(labels)), key=lambda i: (hashes[i], same[i]))
     return np.array(order, np.int64)
 
 
@@ -55,4 +56,7 @@ def held_out(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _hashes(images: np.ndarray) -> list[bytes]:
-    return [hashlib.sha256(image.tobytes()).digest() for image in images]
+    return [
+        hashlib.sha256(x if isinstance(x, bytes) else x.tobytes()).digest()
+        for x in images
+    ]

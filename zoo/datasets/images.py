@@ -76,6 +76,12 @@ def read(
           2009 (CIFAR-10 and CIFAR-100).
         - TensorFlow Datasets, https://www.tensorflow.org/datasets.
     """
+    found = columns(name, part, data_dir, download)
+    return found["image"], found["label"]
+
+
+def columns(name, part, data_dir, download, split=None) -> dict[str, np.ndarray]:
+    """All columns of one part of a data set, or of `split`, a piece of it."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(name, data_dir=data_dir)
@@ -95,8 +101,8 @@ def read(
                 f"{where} and could not be downloaded ({type(error).__name__}): "
                 f"{remedy}."
             ) from error
-    columns = builder.as_dataset(split=part, batch_size=-1)
-    return columns["image"].numpy(), columns["label"].numpy()
+    found = builder.as_dataset(split=split or part, batch_size=-1)
+    return {key: column.numpy() for key, column in found.items()}
 
 
 def _ask_host(builder) -> None:

@@ -25,11 +25,22 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from recipes import train  # noqa: E402
-from recipes.tables import digits, identity_mappings, runs, very_deep  # noqa: E402
+from recipes.tables import (  # noqa: E402
+    characters,
+    digits,
+    identity_mappings,
+    runs,
+    very_deep,
+)
 from zoo._checks import check_int, known  # noqa: E402
 from zoo.analysis import plots  # noqa: E402
 
-TABLES = {**digits.TABLES, **very_deep.TABLES, **identity_mappings.TABLES}
+TABLES = {
+    **digits.TABLES,
+    **very_deep.TABLES,
+    **identity_mappings.TABLES,
+    **characters.TABLES,
+}
 
 
 def _show(value):

@@ -25,7 +25,8 @@ def policy():
 
 @pytest.fixture
 def made_up_data(tmp_path, monkeypatch):
-    """Images of noise, ten a class, in place of the data sets that are downloaded."""
+    """Images of noise, ten a class, in place of the data sets that are downloaded, and
+    a few words in place of the texts."""
 
     def read(name, part, data_dir, download):
         labels = np.repeat(np.arange(infos[name].num_classes), 10)
@@ -40,4 +41,17 @@ def made_up_data(tmp_path, monkeypatch):
         info = dataclasses.replace(info, **small)
         monkeypatch.setitem(datasets._load._IN_MEMORY, name, info)
     monkeypatch.setattr(datasets._load.images, "read", read)
+
+    def docstrings(package):
+        splits = ["train"] * 8 + ["validation", "test"]
+        return [(split, f"{package} {i}: {split}.") for i, split in enumerate(splits)]
+
+    def columns(name, part, data_dir, download, split=None):
+        texts = np.array([f"News number {i}." for i in range(60)], "S")
+        return {"description": texts, "label": np.arange(60) % 4}
+
+    words = ["the", "cat", "sat", ".", "¶"] * 200
+    monkeypatch.setattr(datasets._load.text, "_docstrings", docstrings)
+    monkeypatch.setattr(datasets._load.text, "_stream", lambda *arguments: words)
+    monkeypatch.setattr(datasets._load.text.images, "columns", columns)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # so none are remembered

@@ -33,6 +33,32 @@ NETS = {
     # 272,282 trainable, and 2 × 688 moving statistics
     "preact_resnet_cifar10_20": (20, 273_658),
 }
+# Encoder of 99 ids, two LSTMs, logits: worked out in test_char_cnn.py.
+CHARACTERS = {
+    "char_cnn_docstrings_1": 588_435 + 525 * 4 + 4,
+    "char_cnn_ag_news_subset_1": 588_435 + 525 * 4 + 4,
+    "char_lstm_python_docs_1": 588_435
+    + 4 * 300 * (525 + 300 + 1)
+    + 4 * 300 * (300 + 300 + 1)
+    + 300 * 6000
+    + 6000,
+    "char_lstm_lm1b_2": 4_923_485
+    + 4 * 650 * (1100 + 650 + 1)
+    + 4 * 650 * (650 + 650 + 1)
+    + 650 * 10_000
+    + 10_000,
+}
+
+
+def test_every_config_is_counted():
+    assert sorted([*NETS, *CHARACTERS]) == configs.names()
+
+
+@pytest.mark.parametrize("name", CHARACTERS)
+def test_parameters_of_character_nets(name):
+    config = configs.load(name)
+    model = getattr(models, config.builder)(**config.model)
+    assert model.count_params() == CHARACTERS[name]
 
 
 def test_every_file_is_a_config():

@@ -113,6 +113,9 @@ def test_every_config_trains(name, made_up_data, tmp_path, monkeypatch):
     files = {file.name for file in (tmp_path / "runs" / name).iterdir()}
     assert {"metrics.json", "saved_model"} <= files
     assert ("gates.png" in files) == ("highway" in name)
+    metrics = json.loads((tmp_path / "runs" / name / "metrics.json").read_text())
+    assert ("perplexity" in metrics["test"]) == ("lstm" in name)
+    assert ("data_sha256" in metrics) == name.startswith("char_")
 
 
 def test_validation_split_and_decay(tmp_path):

@@ -166,7 +166,10 @@ def _endpoints(model):
         endpoints["serve_uint8"] = endpoint(serve, "uint8")
     if _gate_names(model):
         layers = gates.gated_layers(model)
-        found = [gates.Probe(layer)(layer.input)[0] for layer in layers]
+        states = [keras.tree.flatten(layer.input)[0] for layer in layers]  # no mask
+        found = [
+            gates.Probe(layer)(x)[0] for layer, x in zip(layers, states, strict=True)
+        ]
         probe = keras.Model(model.inputs[0], found)
 
         def gates_of(x):

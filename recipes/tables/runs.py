@@ -34,12 +34,14 @@ class Runs:
 
     Args:
         seeds: how many runs of each config.
-        context: whether the layers of highway nets are closed one by one, to see
-            which matter.
+        context: function of config and trained model that gives further metrics. By
+            default the layers of highway nets are closed one by one, to see which
+            matter; None is nothing.
     """
 
-    def __init__(self, seeds, context=True):
-        self.root, self.seeds, self.context = ROOT / "runs", seeds, context
+    def __init__(self, seeds, context=...):
+        self.root, self.seeds = ROOT / "runs", seeds
+        self.context = context if context is not ... else lesions_of
         self.planned = {}
 
     def add(self, key, config, slug):
@@ -85,9 +87,7 @@ class Runs:
             return json.loads(path.read_text(encoding="utf-8"))
         run = train.Run(config, directory, directory.name)
         try:
-            also = None
-            if self.context:
-                also = functools.partial(context, config)
+            also = self.context and functools.partial(self.context, config)
             return run.fit(artefacts=False, also=also)
         except FloatingPointError as error:  # a result too: it counts as chance
             metrics = {
@@ -100,7 +100,7 @@ class Runs:
             return metrics
 
 
-def context(config, model):
+def lesions_of(config, model):
     """What is left without gates, and how many layers change a prediction."""
     if not any(analysis.is_gated(layer) for layer in model.layers):
         return {}

@@ -62,7 +62,7 @@ def mnist_mlp(kind, depth, epochs, settings):
 
 def search(budget):
     """{(kind, depth): the best trial's settings}, by loss on the validation images."""
-    runs, drawn = Runs(1, context=False), {}
+    runs, drawn = Runs(1, context=None), {}
     for depth in DEPTHS:
         for kind in ("plain", "highway"):
             for trial in range(TRIALS[budget]):

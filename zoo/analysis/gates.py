@@ -109,6 +109,10 @@ class Probe(keras.layers.Layer):
     def __init__(self, layer, reduce=False):
         super().__init__(name=f"{layer.name}_probe", autocast=False)
         self.inner, self.reduce = layer, reduce
+        self.supports_masking = True
+
+    def compute_mask(self, x, mask=None):
+        return None
 
     def call(self, x, mask=None):
         gates, states = look_inside(self.inner, x, mask)

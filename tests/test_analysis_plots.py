@@ -97,6 +97,20 @@ def test_gradient_figure():
     assert texts == ["plain", "highway"]
 
 
+def test_history_figure():
+    loss, accuracy = plots.history_figure(
+        {"loss": [3.0, 2.0], "accuracy": [0.1, 0.4]}, test_accuracy=0.3
+    ).axes
+    assert list(loss.lines[0].get_xdata()) == [1, 2]
+    texts = [text.get_text() for text in accuracy.get_legend().get_texts()]
+    assert texts == ["training", "test, at the end: 0.3000"]
+    history = {"loss": [np.nan, 2.0, 1.0], "val_loss": [3.0, 2.5, 2.0]}
+    (axis,) = plots.history_figure(history, first_epoch=0).axes
+    assert [list(line.get_xdata()) for line in axis.lines] == [[0, 1, 2]] * 2
+    texts = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert texts == ["training", "validation"]
+
+
 @pytest.mark.parametrize(
     "suffix, start",
     [("png", b"\x89PNG\r\n\x1a\n"), ("pdf", b"%PDF"), ("svg", b"<?xml")],

@@ -148,6 +148,59 @@ def test_whitens_when_fitted():
     assert not close(model(x), plain(x), 1e-3)
 
 
+@pytest.mark.parametrize("make", NETS.values(), ids=NETS)
+def test_data_preparation_is_that_of_numpy(make):
+    """Contrast, then whitening; nothing else, in training neither."""
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (16, 16, 16, 3)).astype("float32")
+    others = rng.integers(0, 256, (40, 16, 16, 3)).astype("float32")
+    model = make(whiten=True)
+    assert zoo.training.adapt(model, others, batch_size=16) == ["whiten"]
+
+    def contrast(x):
+        x = x - x.mean((1, 2, 3), keepdims=True)
+        return (x / x.std((1, 2, 3), keepdims=True)).reshape(len(x), -1)
+
+    mean = contrast(others).mean(0)
+    _, s, vectors = np.linalg.svd(contrast(others) - mean, full_matrices=False)
+    # 768 values of 40 images: outside of their span the variance is 0
+    rest = np.eye(768) - vectors.T @ vectors
+    matrix = vectors.T @ np.diag((s**2 / 40 + 0.1) ** -0.5) @ vectors + rest / 0.1**0.5
+    expected = ((contrast(images) - mean) @ matrix).reshape(images.shape)
+    prepared = keras.Model(model.input, model.get_layer("whiten").output)
+    for training in (False, True):
+        assert close(prepared(images, training=training), expected, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "make, maps, last",
+    [
+        (NETS["fitnet"], [(16, 16, 16), (8, 8, 32), (4, 4, 64)], (4, 4, 64)),
+        (NETS["fitnet_teacher"], [(16, 16, 10), (7, 7, 19), (2, 2, 19)], (1, 1, 19)),
+    ],
+    ids=NETS,
+)
+def test_features_instead_of_logits(make, maps, last):
+    x = np.random.default_rng(1).uniform(0, 255, (2, 16, 16, 3))
+    draw = {"kernel_initializer": "lecun_normal", "include_top": False}
+    model = make(**draw)
+    assert model.output_shape == (None, *last)
+    assert model.layers[-1].name == ("conv_09" if last[0] == 4 else "pool_3")
+    for pooling, reduce in (("avg", np.mean), ("max", np.max)):
+        pooled = make(**draw, pooling=pooling)
+        pooled.set_weights(model.get_weights())
+        assert close(pooled(x), reduce(model(x), (1, 2)), 1e-6)
+    stages = make(**draw, stage_outputs=True)
+    assert {k: v.shape for k, v in stages.output.items()} == {
+        f"stage_{i}": (None, *shape) for i, shape in enumerate(maps, 1)
+    }
+    stages.set_weights(model.get_weights())
+    before = keras.Model(model.input, model.get_layer("conv_03").output)
+    name = "stage_1" if last[0] == 4 else "stage_3"
+    assert np.array_equal(stages(x)[name], before(x))
+    assert json.loads(model.zoo_spec)["arguments"]["include_top"] is False
+
+
 def test_other_sizes():
     assert zoo.fitnet(4, 100, (None, None, 1)).output_shape == (None, 100)
     model = zoo.fitnet(2, input_shape=(4, 5, 1))
@@ -156,6 +209,8 @@ def test_other_sizes():
     assert teacher(np.ones((2, 14, 15, 1))).shape == (2, 10)
     assert teacher.get_layer("conv_02").filters == 2
     assert teacher.get_layer("dense").units == 5
+    teacher = zoo.fitnet_teacher(0.01, 10, (None, 20, 1), include_top=False)
+    assert teacher.output_shape == (None, None, 1, 2)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -206,6 +261,11 @@ def test_names():
         (lambda: zoo.fitnet_teacher(0), "`width` must be above 0. Received: width=0"),
         (lambda: zoo.fitnet_teacher(-1.0), "`width` must be above 0.*width=-1.0"),
         (lambda: zoo.fitnet_teacher(1, 0), "`num_classes` must be"),
+        (lambda: zoo.fitnet(1, pooling="avg"), "`pooling` is for include_top=False"),
+        (
+            lambda: zoo.fitnet_teacher(0.1, stage_outputs=True),
+            "`stage_outputs` is for include_top=False",
+        ),
         (lambda: zoo.fitnet_teacher(1, 10, (13, 14, 3)), "at least 14×14"),
         (lambda: zoo.fitnet_teacher(1, 10, (32, None, 3)), "must be known.*None"),
     ],

@@ -304,3 +304,50 @@ def test_state_is_readable_without_this_package(tmp_path):
         record = json.loads(file["record"].tobytes())
     assert record["epoch"] == 1
     assert record["history"][0]["epoch"] == 1
+
+
+def test_two_trainings_share_a_directory(tmp_path):
+    for name in ("first", "second"):
+        model = mlp()
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+        resume = Resume(tmp_path, name)
+        assert resume.restore(model) == 0
+        images, labels = (part[:32] for part in datasets.arrays("digits", "train"))
+        epochs = 1 if name == "first" else 3
+        model.fit(images, labels, epochs=epochs, callbacks=[resume], verbose=0)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "first-00001.npz",
+        "second-00002.npz",
+        "second-00003.npz",
+    ]
+    assert Resume(tmp_path, "first").restore(model) == 1
+    resume.discard()
+    assert [file.name for file in tmp_path.iterdir()] == ["first-00001.npz"]
+
+
+# Statistics of the training images
+
+
+def test_adapt_sets_the_layers_in_turn():
+    """Each sees what those before it make of the images once they are set."""
+    inputs = keras.Input((4, 3, 2))
+    x = zoo.layers.MeanImage(name="first")(inputs)
+    x = keras.layers.Dropout(0.5)(2 * x)  # not at inference
+    x = zoo.layers.ZCAWhitening(name="whiten")(x)
+    model = keras.Model(inputs, zoo.layers.MeanImage(name="last")(x))
+    images = np.random.default_rng(1).integers(0, 256, (90, 4, 3, 2), "uint8")
+    assert zoo.training.adapt(model, images, 32) == ["first", "whiten", "last"]
+    mean = images.mean(0)
+    assert np.allclose(model.get_layer("first").mean, mean, atol=1e-4)
+    rows = 2 * (images - mean).reshape(90, -1)
+    variances, vectors = np.linalg.eigh(rows.T @ rows / 90)
+    matrix = vectors @ np.diag((variances + 0.1) ** -0.5) @ vectors.T
+    assert np.allclose(model.get_layer("whiten").matrix, matrix, atol=1e-5)
+    assert np.allclose(model.get_layer("last").mean, 0, atol=1e-4)
+    assert np.allclose(model(images), (rows @ matrix).reshape(images.shape), atol=1e-3)
+
+
+def test_adapt_without_layers_or_images():
+    assert zoo.training.adapt(mlp(), np.ones((2, 8, 8, 1))) == []
+    with pytest.raises(ValueError, match="`images` must hold an image at least"):
+        zoo.training.adapt(mlp(), np.ones((0, 8, 8, 1)))

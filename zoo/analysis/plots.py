@@ -220,6 +220,7 @@ def curves_figure(
 def history_figure(
     history: Mapping[str, Sequence[float]],
     *,
+    first_epoch: int = 1,
     test_accuracy: float | None = None,
     title: str = "",
 ) -> Figure:
@@ -227,22 +228,26 @@ def history_figure(
 
     Args:
         history: {"loss": …, "accuracy": …}, and "val_loss", "val_accuracy" if there
-            was a validation; a value an epoch.
+            was a validation; a value an epoch. Without accuracy only the loss.
+        first_epoch: number of the first value.
         test_accuracy: at the end, a dashed line.
         title: of the figure.
 
     Returns:
         The figure.
     """
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    for axis, key in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+    keys = [key for key in ("loss", "accuracy") if key in history]
+    figure = Figure(figsize=(5 * len(keys), 3.8), layout="constrained")
+    axes = figure.subplots(1, len(keys), squeeze=False)[0]
+    for axis, key in zip(axes, keys, strict=True):
         for column, name, style in (
             (key, "training", {"color": "#0072B2"}),
             (f"val_{key}", "validation", {"color": "#D55E00", "ls": "--"}),
         ):
             values = history.get(column, ())
             if len(values):
-                axis.plot(np.arange(1, len(values) + 1), values, label=name, **style)
+                epochs = first_epoch + np.arange(len(values))
+                axis.plot(epochs, values, label=name, **style)
         axis.set_xlabel("epoch")
         axis.set_ylabel(key)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -250,8 +255,8 @@ def history_figure(
     figure.axes[0].set_yscale("log")
     if test_accuracy is not None:
         label = f"test, at the end: {test_accuracy:.4f}"
-        figure.axes[1].axhline(test_accuracy, color="0.4", ls=":", label=label)
-    figure.axes[1].legend(fontsize=8)
+        axes[-1].axhline(test_accuracy, color="0.4", ls=":", label=label)
+    axes[-1].legend(fontsize=8)
     if title:
         figure.suptitle(title, fontsize=10)
     return figure

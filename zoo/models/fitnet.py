@@ -11,8 +11,10 @@ from zoo.models._builder import (
     Net,
     builder,
     check_image_shape,
+    check_outputs,
     layer_names,
     logits_layer,
+    pool_features,
 )
 
 # Filters of the 3×3 convolutions, stage by stage; a pool ends each stage.
@@ -33,6 +35,9 @@ def fitnet(
     input_shape: Sequence[int | None] = (32, 32, 3),
     *,
     whiten: bool = False,
+    include_top: bool = True,
+    pooling: str | None = None,
+    stage_outputs: bool = False,
     kernel_initializer=None,
     name: str | None = None,
 ) -> keras.Model:
@@ -62,15 +67,18 @@ def fitnet(
             may be None without `whiten`.
         whiten: a `ZCAWhitening` after the contrast normalisation, as in the paper.
             False by default: it holds a matrix of 37 MB for 32×32×3, and is the
-            identity until it is fitted, `whiten = model.get_layer("whiten")`:
-            `whiten.adapt(model.get_layer("contrast")(images))`, or on data that do
-            not fit into memory `whiten.adapt(data.map(lambda x, y: contrast(x)))`.
+            identity until `zoo.training.adapt` has measured it. On data that do not
+            fit into memory: `model.get_layer("whiten").adapt(data.map(lambda x, y:
+            model.get_layer("contrast")(x)))`.
+        include_top, pooling, stage_outputs: as in `preact_resnet`; the maps of the
+            stages are those before their pools.
         kernel_initializer: of all kernels; None is U(±.005), the paper's.
         name: of the model.
 
     Returns:
         An uncompiled `keras.Model` of raw pixels, input `image`, that gives logits
-        `(batch, num_classes)`, float32.
+        `(batch, num_classes)`, float32; or features `(batch, height/4, width/4,
+        channels)`, `(batch, channels)` with `pooling`.
 
     Raises:
         ValueError: an argument out of its range, with the rule.
@@ -86,20 +94,28 @@ def fitnet(
     """
     if type(number) is not int or number not in FITNETS:
         raise ValueError(f"`number` must be 1, 2, 3 or 4. Received: number={number!r}")
+    check_outputs(include_top, pooling, stage_outputs)
     stages = FITNETS[number]
     kernels = _kernels(kernel_initializer)
     names = iter(layer_names("conv", sum(map(len, stages))))
     inputs, x = _normalised(num_classes, input_shape, 4, whiten)
+    maps = {}
     for stage, widths in enumerate(stages, 1):
         for filters in widths:
             x = _convolution(filters, 3, kernels, next(names))(x)
+        maps[f"stage_{stage}"] = x
         if stage < len(stages):
             x = keras.layers.MaxPooling2D(
                 2, data_format="channels_last", name=f"pool_{stage}"
             )(x)
-    x = keras.layers.GlobalMaxPooling2D("channels_last", name="pool_3")(x)
-    x = MaxoutDense(500, kernel_initializer=fork(kernels, "dense"), name="dense")(x)
-    x = logits_layer(num_classes, kernels)(x)
+    if stage_outputs:
+        x = maps
+    elif not include_top:
+        x = pool_features(pooling, x)
+    else:
+        x = keras.layers.GlobalMaxPooling2D("channels_last", name="pool_3")(x)
+        x = MaxoutDense(500, kernel_initializer=fork(kernels, "dense"), name="dense")(x)
+        x = logits_layer(num_classes, kernels)(x)
     return Net(inputs, x, name=name or f"fitnet_{number}")
 
 
@@ -111,6 +127,9 @@ def fitnet_teacher(
     *,
     dropout: bool = True,
     whiten: bool = False,
+    include_top: bool = True,
+    pooling: str | None = None,
+    stage_outputs: bool = False,
     kernel_initializer=None,
     name: str | None = None,
 ) -> keras.Model:
@@ -133,11 +152,12 @@ def fitnet_teacher(
         dropout: in training, of .2 before the first convolution and .5 before all
             other layers, as in the maxout paper's file. True by default; False for a
             short training.
-        whiten, kernel_initializer, name: as in `fitnet`.
+        whiten, include_top, pooling, stage_outputs, kernel_initializer, name: as in
+            `fitnet`; the map without logits is that after the last pool.
 
     Returns:
         An uncompiled `keras.Model` of raw pixels, input `image`, that gives logits
-        `(batch, num_classes)`, float32.
+        `(batch, num_classes)`, float32; or features as in `fitnet`.
 
     Raises:
         ValueError: an argument out of its range, with the rule.
@@ -161,27 +181,36 @@ def fitnet_teacher(
         name = f"dropout_{place}"
         return keras.layers.Dropout(rate, name=name)(x) if dropout else x
 
+    check_outputs(include_top, pooling, stage_outputs)
     kernels = _kernels(kernel_initializer)
     inputs, x = _normalised(num_classes, input_shape, 14, whiten)
-    if None in x.shape[1:]:
+    if include_top and None in x.shape[1:]:
         raise ValueError(
             "`input_shape` must be known for the teacher's dense layer. "
             f"Received: input_shape={tuple(input_shape)}"
         )
     names = layer_names("conv", len(TEACHER))
+    maps = {}
     for i, (filters, size, pool, strides) in enumerate(TEACHER, 1):
         x = drop(i, 0.2 if i == 1 else 0.5, x)
-        x = _convolution(scaled(filters), size, kernels, names[i - 1])(x)
+        x = maps[f"stage_{i}"] = _convolution(
+            scaled(filters), size, kernels, names[i - 1]
+        )(x)
         x = keras.layers.MaxPooling2D(
             pool, strides, data_format="channels_last", name=f"pool_{i}"
         )(x)  # 32 → 15 → 6 → 3
-    x = keras.layers.Flatten("channels_last", name="flatten")(x)
-    x = drop("dense", 0.5, x)
-    x = MaxoutDense(
-        scaled(500), kernel_initializer=fork(kernels, "dense"), name="dense"
-    )(x)
-    x = drop("logits", 0.5, x)
-    x = logits_layer(num_classes, kernels)(x)
+    if stage_outputs:
+        x = maps
+    elif not include_top:
+        x = pool_features(pooling, x)
+    else:
+        x = keras.layers.Flatten("channels_last", name="flatten")(x)
+        x = drop("dense", 0.5, x)
+        x = MaxoutDense(
+            scaled(500), kernel_initializer=fork(kernels, "dense"), name="dense"
+        )(x)
+        x = drop("logits", 0.5, x)
+        x = logits_layer(num_classes, kernels)(x)
     return Net(inputs, x, name=name or "fitnet_teacher")
 
 

@@ -4,11 +4,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.layers import MeanImage
+from zoo.layers import MeanImage, ZCAWhitening
 
 
 def adapt(model: keras.Model, images: np.ndarray, batch_size: int = 256) -> list[str]:
-    """Measures the mean image of every `MeanImage` of a model.
+    """Measures what every `MeanImage` and `ZCAWhitening` of a model keeps.
 
     The images go through the layers before it as at inference, without augmentation.
 
@@ -31,12 +31,19 @@ def adapt(model: keras.Model, images: np.ndarray, batch_size: int = 256) -> list
     """
     if len(images) == 0:
         raise ValueError("`images` must hold an image at least. Received: none")
-    layers = [layer for layer in model.layers if isinstance(layer, MeanImage)]
+    kinds = (MeanImage, ZCAWhitening)
+    layers = [layer for layer in model.layers if isinstance(layer, kinds)]
     for layer in layers:
         before = keras.Model(model.inputs, layer.input)
-        total = np.zeros(layer.mean.shape)
-        for start in range(0, len(images), batch_size):
-            x = before(ops.cast(images[start : start + batch_size], "float32"))
-            total += ops.convert_to_numpy(x).sum(axis=0, dtype="float64")
-        layer.mean.assign(total / len(images))
+        batches = (
+            ops.convert_to_numpy(
+                before(ops.cast(images[start : start + batch_size], "float32"))
+            )
+            for start in range(0, len(images), batch_size)
+        )
+        if isinstance(layer, ZCAWhitening):
+            layer.adapt(batches)
+        else:
+            sums = (batch.sum(axis=0, dtype="float64") for batch in batches)
+            layer.mean.assign(sum(sums) / len(images))
     return [layer.name for layer in layers]

@@ -19,6 +19,8 @@ class Resume(keras.callbacks.Callback):
 
     Args:
         directory: where `resume-00012.npz` and the like are kept.
+        name: how their names begin, "resume" by default; another one where two
+            trainings share the directory.
 
     Attributes:
         epoch: number of epochs done.
@@ -33,9 +35,10 @@ class Resume(keras.callbacks.Callback):
         0
     """
 
-    def __init__(self, directory):
+    def __init__(self, directory, name="resume"):
         super().__init__()
         self.directory = pathlib.Path(directory)
+        self.name = name
         self.epoch = 0
         self.history = []
 
@@ -93,7 +96,7 @@ class Resume(keras.callbacks.Callback):
         }
         arrays = {str(i): v.numpy() for i, v in enumerate(variables)}
         arrays["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
-        path = self.directory / f"resume-{self.epoch:05d}.npz"
+        path = self.directory / f"{self.name}-{self.epoch:05d}.npz"
         temporary = path.with_suffix(".tmp")
         with open(temporary, "wb") as file:
             np.savez(file, **arrays)
@@ -109,7 +112,7 @@ class Resume(keras.callbacks.Callback):
             path.unlink()
 
     def _files(self, suffix=".npz"):
-        return sorted(self.directory.glob(f"resume-{'[0-9]' * 5}{suffix}"))
+        return sorted(self.directory.glob(f"{self.name}-{'[0-9]' * 5}{suffix}"))
 
 
 def _variables(model):

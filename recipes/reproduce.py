@@ -27,6 +27,7 @@ from rich.table import Table  # noqa: E402
 from recipes import train  # noqa: E402
 from recipes.tables import (  # noqa: E402
     characters,
+    cifar,
     digits,
     identity_mappings,
     runs,
@@ -38,6 +39,7 @@ from zoo.analysis import plots  # noqa: E402
 TABLES = {
     **digits.TABLES,
     **very_deep.TABLES,
+    **cifar.TABLES,
     **identity_mappings.TABLES,
     **characters.TABLES,
 }

@@ -5,9 +5,9 @@
     python recipes/train.py highway_mlp_digits_50 --seed 1 --run-dir runs/seed_1
 
 A run directory holds config.json, history.csv, metrics.json, curves.png, gates.png and
-the trained net as a SavedModel. Stop it with Ctrl-C: the same command goes on after the
-last whole epoch. Wrong input ends with one sentence and exit code 2, before any
-training.
+the trained net as a SavedModel; with hints of a teacher hints.csv and hints.png too.
+Stop it with Ctrl-C: the same command goes on after the last whole epoch. Wrong input
+ends with one sentence and exit code 2, before any training.
 """
 
 import argparse
@@ -26,14 +26,53 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras  # noqa: E402
 
-from recipes import configs  # noqa: E402
+from recipes import configs, teaching  # noqa: E402
 from recipes.configs import Config  # noqa: E402
 from zoo import analysis, datasets, distribution, export, models, training  # noqa: E402
 from zoo._checks import check_int, known  # noqa: E402
-from zoo.layers import MeanImage  # noqa: E402
+from zoo.layers import MeanImage, ZCAWhitening  # noqa: E402
 
 CONFIG = "config.json"
+HINTS = "hints.csv"
 METRICS = "metrics.json"  # written last: its presence says that a run is finished
+KEYS = {  # what these fields of a config take
+    "hint": ("epochs", "hint_layer", "guided_layer"),
+    "distill": ("temperature", "weight", "final_weight"),
+}
+
+
+class Stage:
+    """Epochs of one trainer, which go on after the last whole one.
+
+    Args:
+        trainer: compiled model.
+        epochs: how many.
+        resume: keeps its state.
+        stream: function of an epoch that gives the data from there on.
+    """
+
+    def __init__(self, trainer, epochs, resume, stream):
+        self.trainer, self.epochs, self.resume = trainer, epochs, resume
+        self.data = stream(resume.restore(trainer))
+
+    def fit(self, write_history, **arguments):
+        """Trains the epochs that are left; `write_history()` follows each."""
+        if self.resume.epoch < self.epochs:
+            self.trainer.fit(
+                self.data,
+                epochs=self.epochs,
+                initial_epoch=self.resume.epoch,
+                callbacks=[
+                    keras.callbacks.LambdaCallback(on_epoch_end=_check_loss),
+                    self.resume,
+                    keras.callbacks.LambdaCallback(
+                        on_epoch_end=lambda epoch, logs: write_history()
+                    ),
+                ],
+                shuffle=False,  # the stream is shuffled already
+                **arguments,
+            )
+        write_history()  # also where a stopped run had nothing left to train
 
 
 class Run:
@@ -62,39 +101,29 @@ class Run:
         if drop:
             images -= images % config.batch_size
         self.steps = -(-images // config.batch_size)
+
+        def stream(epoch):
+            return datasets.load(
+                config.dataset,
+                config.train_split,
+                config.batch_size,
+                seed=config.seed,
+                epoch=epoch,
+                epochs=None,
+                limit=config.train_images,
+                drop_remainder=drop,
+            )
+
         keras.utils.clear_session()
         keras.utils.set_random_seed(config.seed)
         strategy = distribution.strategy(config.strategy)
         with strategy.scope():
             builder = getattr(models, config.builder)
             self.model = builder(**config.model, name=name)
-            optimizer = make_optimizer(config, self.steps)
-            self.model.compile(
-                optimizer,
-                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                metrics=accuracies(self.info.num_classes),
-                jit_compile=config.jit_compile,
-            )
-            training.set_decay(
-                self.model,
-                config.decay,
-                config.decay_on,
-                head_factor=config.decay_head_factor,
-            )
-            self.resume = training.Resume(self.directory)
-            self.resume.restore(self.model)
-        self.data = datasets.load(
-            config.dataset,
-            config.train_split,
-            config.batch_size,
-            seed=config.seed,
-            epoch=self.resume.epoch,
-            epochs=None,
-            limit=config.train_images,
-            drop_remainder=drop,
-        )
-        if not self.resume.epoch and any(
-            isinstance(layer, MeanImage) for layer in self.model.layers
+            self._compile(self.model)
+            self.hints, self.learning = self._make_stages(stream)
+        if not self.begun and any(
+            isinstance(layer, (MeanImage, ZCAWhitening)) for layer in self.model.layers
         ):
             images, _ = datasets.arrays(config.dataset, config.train_split)
             training.adapt(self.model, images[: config.train_images])
@@ -114,29 +143,25 @@ class Run:
             The content of metrics.json.
         """
         config = self.config
-        if self.resume.epoch < config.epochs:
-            self.model.fit(
-                self.data,
-                epochs=config.epochs,
-                initial_epoch=self.resume.epoch,
-                steps_per_epoch=self.steps,
-                validation_data=self._data("validation") if config.validate else None,
-                callbacks=[
-                    keras.callbacks.LambdaCallback(on_epoch_end=_check_loss),
-                    self.resume,
-                    keras.callbacks.LambdaCallback(
-                        on_epoch_end=lambda epoch, logs: self._write_history()
-                    ),
-                ],
-                shuffle=False,  # the stream is shuffled already
-                verbose=verbose,
-            )
-        self._write_history()  # also where a stopped run had nothing left to train
-        metrics = self._metrics()
+        arguments = {"steps_per_epoch": self.steps, "verbose": verbose}
+        hints = self._fit_hints(arguments) if self.hints else None
+        training.set_decay(
+            self.model,
+            config.decay,
+            config.decay_on,
+            head_factor=config.decay_head_factor,
+        )
+        history = self.learning.resume
+        self.learning.fit(
+            lambda: _write_rows(self.directory / "history.csv", history.history),
+            validation_data=self._data("validation") if config.validate else None,
+            **arguments,
+        )
+        metrics = self._metrics(hints)
         if also is not None:
             metrics.update(also(self.model))
         if artefacts:
-            self._draw(metrics)
+            self._draw(metrics, hints)
             export.export_saved_model(
                 self.model,
                 self.directory / "saved_model",
@@ -144,10 +169,72 @@ class Run:
                 overwrite=True,
             )
         write(self.directory / METRICS, json.dumps(metrics, indent=2) + "\n")
-        self.resume.discard()
+        for stage in self.stages:
+            stage.resume.discard()
         return metrics
 
-    def _metrics(self):
+    @property
+    def stages(self):
+        return [stage for stage in (self.hints, self.learning) if stage]
+
+    @property
+    def begun(self) -> str:
+        """How far training has come, in words; "" at the start."""
+        for stage in reversed(self.stages):
+            if stage.resume.epoch:
+                of = " of the hints" if stage is self.hints else ""
+                return f"epoch {stage.resume.epoch} of {stage.epochs}{of}"
+        return ""
+
+    def _make_stages(self, stream):
+        """The stage of hints, None without one, and that of learning."""
+        config, learner, hints = self.config, self.model, None
+        teacher = teaching.teacher(config)
+        if teacher is not None and config.hint:
+            layers = dict(config.hint)
+            epochs = layers.pop("epochs")
+            trainer = training.HintTrainer(teacher, self.model, **layers)
+            trainer.compile(
+                make_optimizer(config, self.steps, epochs),
+                jit_compile=config.jit_compile,
+            )
+            resume = training.Resume(self.directory, "hints")
+            hints = Stage(trainer, epochs, resume, stream)
+        if teacher is not None and config.distill:
+            steps = self.steps * config.epochs
+            learner = training.Distiller(teacher, self.model, steps, **config.distill)
+            self._compile(learner)
+        resume = training.Resume(self.directory)
+        return hints, Stage(learner, config.epochs, resume, stream)
+
+    def _compile(self, model):
+        """For learning, or for measuring alone."""
+        model.compile(
+            make_optimizer(self.config, self.steps, self.config.epochs),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=accuracies(self.info.num_classes),
+            jit_compile=self.config.jit_compile,
+        )
+
+    def _fit_hints(self, arguments):
+        """First stage; returns the rows of hints.csv, epoch 0 before training."""
+        stage, path = self.hints, self.directory / HINTS
+        held_out = self._data("validation")
+        if stage.resume.epoch:
+            with open(path, newline="", encoding="utf-8") as file:
+                error = float(next(csv.DictReader(file))["val_loss"])
+        else:
+            error = stage.trainer.evaluate(held_out, verbose=0)
+        first = {"epoch": 0, "seconds": 0.0, "val_loss": error}
+        _write_rows(path, [first])  # of which a run that goes on has no other record
+        stage.fit(
+            lambda: _write_rows(path, [first, *stage.resume.history]),
+            validation_data=held_out,
+            **arguments,
+        )
+        return [first, *stage.resume.history]
+
+    def _metrics(self, hints):
         training.set_decay(
             self.model, 0.0, "everything"
         )  # the loss is the cross-entropy
@@ -160,6 +247,13 @@ class Run:
             return found
 
         validate = self.config.train_split == "train"
+        guided = {}
+        if hints:
+            errors = {
+                "error_before": hints[0]["val_loss"],
+                "error_after": hints[-1]["val_loss"],
+            }
+            guided = {"hints": {"epochs": self.hints.epochs, **errors}}
         return {
             "name": self.name,
             "test": evaluate("test"),
@@ -168,9 +262,12 @@ class Run:
                 for size in self.config.test_sizes
             },
             "validation": evaluate("validation") if validate else None,
+            **guided,
             "parameters": self.model.count_params(),
             "epochs": self.config.epochs,
-            "seconds": round(sum(row["seconds"] for row in self.resume.history), 2),
+            "seconds": round(
+                sum(r["seconds"] for s in self.stages for r in s.resume.history), 2
+            ),
             "seed": self.config.seed,
             "versions": export.versions(),
             **({"data_sha256": self.info.sha256} if self.info.sha256 else {}),
@@ -191,10 +288,20 @@ class Run:
             "metrics": metrics,
         }
 
-    def _draw(self, metrics):
+    def _draw(self, metrics, hints):
         from zoo.analysis import plots
 
-        history = self.resume.history
+        if hints:
+            figure = plots.history_figure(
+                {
+                    key: [row.get(key, math.nan) for row in hints]
+                    for key in ("loss", "val_loss")
+                },
+                first_epoch=0,
+                title=f"{self.name}: error of the guided layer",
+            )
+            plots.save(figure, self.directory / "hints.png")
+        history = self.learning.resume.history
         figure = plots.history_figure(
             {key: [row[key] for row in history] for key in history[0]},
             test_accuracy=metrics["test"]["accuracy"],
@@ -217,13 +324,6 @@ class Run:
         )
         plots.save(figure, self.directory / "gates.png")
 
-    def _write_history(self):
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, list(self.resume.history[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.resume.history)
-        write(self.directory / "history.csv", text.getvalue())
-
 
 def accuracies(num_classes):
     """Accuracy, and that of the best five guesses where the papers print it."""
@@ -233,14 +333,16 @@ def accuracies(num_classes):
     return ["accuracy", top_5]
 
 
-def make_optimizer(config: Config, steps: int) -> keras.optimizers.Optimizer:
-    """The config's optimizer with its schedule; `steps` are those of an epoch."""
+def make_optimizer(
+    config: Config, steps: int, epochs: int
+) -> keras.optimizers.Optimizer:
+    """The config's optimizer, its schedule over `epochs` of `steps` each."""
     arguments = dict(config.optimizer)
     name = arguments.pop("name")
     scale = config.batch_size / (config.rate_batch_size or config.batch_size)
     if "learning_rate" in arguments:
         rate = arguments["learning_rate"] * scale
-        rate = _schedule(config.schedule, rate, scale, steps * config.epochs, steps)
+        rate = _schedule(config.schedule, rate, scale, steps * epochs, steps)
         if not isinstance(rate, float):
             rate = keras.saving.serialize_keras_object(rate)
         arguments["learning_rate"] = rate
@@ -306,6 +408,12 @@ def _check(config):
     known("builder", config.builder, models.BUILDERS)
     info = datasets.info(known("dataset", config.dataset, datasets.names()))
     known("train_split", config.train_split, ("train", "train+validation"))
+    known("decay_on", config.decay_on, ("kernels", "everything"))
+    for group, known_keys in KEYS.items():
+        for key in getattr(config, group):
+            known(group, key, known_keys)
+    if config.hint:
+        check_int("hint.epochs", config.hint.get("epochs"))
     for field in ("epochs", "batch_size"):
         check_int(field, getattr(config, field))
     if config.train_images is not None:
@@ -368,12 +476,11 @@ def _check_directory(directory, config):
                 "--run-dir."
             )
         return
-    for key in sorted(mine.keys() | held.keys()):
-        if held.get(key) != mine.get(key):
-            raise ValueError(
-                f"{directory} holds another run: {key} is {held.get(key)} there "
-                f"and {mine.get(key)} here; choose another --run-dir."
-            )
+    for key in _differing(held, mine):
+        raise ValueError(
+            f"{directory} holds another run: {key} is {held.get(key)} there and "
+            f"{mine.get(key)} here; choose another --run-dir."
+        )
     if (directory / METRICS).exists():  # the last file that a run writes
         raise ValueError(
             f"{directory} holds this run, finished; choose another --run-dir, or "
@@ -383,7 +490,13 @@ def _check_directory(directory, config):
 
 def holds(directory: pathlib.Path, config: Config) -> bool:
     """Whether the directory's run has this config."""
-    return _held(directory) == _plain(config)
+    return not _differing(_held(directory) or {}, _plain(config))
+
+
+def _differing(held, mine):
+    """Keys of two configs that differ; one that a config lacks is None."""
+    keys = sorted(mine.keys() | held.keys())
+    return [key for key in keys if held.get(key) != mine.get(key)]
 
 
 def _held(directory):
@@ -403,6 +516,15 @@ def _held(directory):
 def _plain(config):
     """The config as JSON gives it back: lists for tuples, dotted names."""
     return json.loads(json.dumps(config.flat()))
+
+
+def _write_rows(path, rows):
+    """Rows of history as CSV; the last one has all columns."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[-1]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write(path, text.getvalue())
 
 
 def write(path: pathlib.Path, text: str):
@@ -470,15 +592,15 @@ def main(argv=None) -> int:
     except (ValueError, TypeError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    done = f", going on after epoch {run.resume.epoch}" if run.resume.epoch else ""
+    done = f", going on after {run.begun}" if run.begun else ""
     print(f"{args.name}: {run.model.count_params():,} parameters{done}")
     try:
         metrics = run.fit(verbose=1 if sys.stdout.isatty() else 2)
     except KeyboardInterrupt:
         command = shlex.join([sys.executable, *sys.argv])
         print(
-            f"\nStopped after epoch {run.resume.epoch} of {config.epochs}; {directory} "
-            f"keeps what was reached. The same command goes on:\n  {command}"
+            f"\nStopped after {run.begun or 'less than an epoch'}; {directory} keeps "
+            f"what was reached. The same command goes on:\n  {command}"
         )
         return 130
     except FloatingPointError as error:

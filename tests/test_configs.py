@@ -1,10 +1,12 @@
 import importlib
 import pathlib
 
+import keras
 import pytest
 
 from recipes import configs
 from zoo import models
+from zoo.layers import MaxoutConv, MaxoutDense
 from zoo.models._cnn import depth_of
 
 # Depth in the papers' count, and parameters: for digits a stem 64 → 64, then 4,160 a
@@ -32,6 +34,12 @@ NETS = {
     "highway_cnn_cifar10_19": (19, 2_259_910),
     # 272,282 trainable, and 2 × 688 moving statistics
     "preact_resnet_cifar10_20": (20, 273_658),
+    # without the 3,072² + 3,072 values of the whitening
+    "fitnet_cifar10_11_1": (11, 348_694),
+    "fitnet_cifar10_11_2": (11, 1_057_622),
+    "fitnet_cifar10_13_3": (13, 1_699_638),
+    "fitnet_cifar10_19_4": (19, 2_742_102),
+    "fitnet_teacher_cifar10_5": (5, 8_567_830),
 }
 # Encoder of 99 ids, two LSTMs, logits: worked out in test_char_cnn.py.
 CHARACTERS = {
@@ -78,9 +86,14 @@ def test_docstring_gives_the_claim_and_the_command(name):
 @pytest.mark.parametrize("name", NETS)
 def test_depth_and_parameters(name):
     config = configs.load(name)
+    if config.model.get("whiten"):
+        config = config.replace(model={"whiten": False})
     model = getattr(models, config.builder)(**config.model)
     depth = config.model.get("depth")
-    if depth is None:
+    if "fitnet" in name:
+        kinds = (MaxoutConv, MaxoutDense, keras.layers.Dense)
+        depth = sum(isinstance(layer, kinds) for layer in model.layers)
+    elif depth is None:
         depth = depth_of(config.model["stages"], config.model["head"])
     assert (depth, model.count_params()) == NETS[name]
 

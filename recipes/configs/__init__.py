@@ -40,6 +40,14 @@ class Config:
             steps of the schedule inversely. None leaves both as they are.
         decay, decay_on, decay_head_factor: λ, what it is on, and its factor on the
             logits, see `zoo.training.set_decay`.
+        teacher: of a student: name of a config whose run is finished, directory of a
+            finished run, or a name of `zoo.list_pretrained()`. None trains the model
+            alone, whatever `hint` and `distill` say.
+        hint: a first stage of `zoo.training.HintTrainer`: {"epochs": …, its layers}.
+            It has optimizer and schedule of its own from the same settings, and no
+            decay. {} leaves it out.
+        distill: arguments of `zoo.training.Distiller` for the `epochs` of training,
+            whose steps are those within which λ falls; {} learns from labels alone.
         train_split: split trained on; "train" leaves "validation" for choosing.
         test_sizes: further sizes of square images to test at, for a model of open
             height and width and a data set that is cropped to size (ImageNet).
@@ -65,6 +73,9 @@ class Config:
     decay: float = 0.0
     decay_on: str = "kernels"
     decay_head_factor: float = 1.0
+    teacher: str | None = None
+    hint: dict[str, Any] = dataclasses.field(default_factory=dict)
+    distill: dict[str, Any] = dataclasses.field(default_factory=dict)
     train_split: str = "train+validation"
     test_sizes: tuple[int, ...] = ()
     train_images: int | None = None
@@ -81,7 +92,8 @@ class Config:
         return dataclasses.replace(self, **changes)
 
     def set(self, assignment: str) -> "Config":
-        """A copy with one `key=value` set; `model.gate_bias=-3` reaches into dicts.
+        """A copy with one `key=value` set; `model.gate_bias=-3` reaches into dicts,
+        `hint=none` and `distill=none` empty them.
 
         Raises:
             ValueError: no `=`, an unknown field, or a value of another type.
@@ -89,9 +101,12 @@ class Config:
         key, equals, text = assignment.partition("=")
         if not equals:
             raise ValueError(f"`--set` takes key=value. Received: {assignment!r}")
+        if key in ("hint", "distill") and text.lower() == "none":
+            return dataclasses.replace(self, **{key: {}})
         fields = self.flat()
-        if key.startswith(("optimizer.", "schedule.")) and key not in fields:
-            fields[key] = None  # the optimizer and the schedule know what they take
+        groups = ("optimizer.", "schedule.", "hint.", "distill.")
+        if key.startswith(groups) and key not in fields:
+            fields[key] = None  # these know what they take
         if key not in fields:
             # a name without its group: model.gate_bias for gate_bias
             near = [name for name in fields if name.split(".")[-1] == key]
@@ -101,7 +116,9 @@ class Config:
                 f"{', '.join(dict.fromkeys(near)) or ', '.join(fields)}. "
                 f"Received: {key!r}"
             )
-        value = _parse(key, text, fields[key], self.defaults().get(key, ...))
+        own = {field.name: field.default for field in dataclasses.fields(self)}
+        default = {**own, **self.defaults()}.get(key, ...)
+        value = _parse(key, text, fields[key], default)
         group, dot, name = key.partition(".")
         return self.replace(**{group: {name: value} if dot else value})
 

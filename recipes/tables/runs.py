@@ -37,11 +37,13 @@ class Runs:
         context: function of config and trained model that gives further metrics. By
             default the layers of highway nets are closed one by one, to see which
             matter; None is nothing.
+        artefacts: whether the runs keep figures and SavedModel, as a teacher must.
     """
 
-    def __init__(self, seeds, context=...):
+    def __init__(self, seeds, context=..., artefacts=False):
         self.root, self.seeds = ROOT / "runs", seeds
         self.context = context if context is not ... else lesions_of
+        self.artefacts = artefacts
         self.planned = {}
 
     def add(self, key, config, slug):
@@ -88,7 +90,7 @@ class Runs:
         run = train.Run(config, directory, directory.name)
         try:
             also = self.context and functools.partial(self.context, config)
-            return run.fit(artefacts=False, also=also)
+            return run.fit(artefacts=self.artefacts, also=also)
         except FloatingPointError as error:  # a result too: it counts as chance
             metrics = {
                 "test": {"accuracy": 1 / run.info.num_classes},

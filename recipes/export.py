@@ -22,7 +22,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from recipes import train  # noqa: E402
 from zoo import export, pretrained  # noqa: E402
 
-BESIDE = ("history.csv", "curves.png", "gates.png")  # what goes along, if it is there
+# what goes along, if it is there
+BESIDE = ("history.csv", "curves.png", "gates.png", "hints.csv", "hints.png")
 
 
 def release(run: pathlib.Path, place: pathlib.Path, overwrite: bool = False):

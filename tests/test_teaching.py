@@ -263,8 +263,19 @@ def test_teacher_of_other_classes(student, tmp_path):
 def test_settings_of_the_shell(student):
     assert student.set("hint.epochs=7").hint["epochs"] == 7
     assert student.set("hint.hint_layer=2").hint["hint_layer"] == 2
-    assert student.set("distill.temperature=2").distill["temperature"] == 2.0
+    assert student.set("distill.temperature=2").distill["temperature"] == 2
     assert student.set("hint=none").hint == {}
     assert student.set("distill=None").distill == {}
     assert student.set("teacher=none").teacher is None
     assert student.set("teacher=runs/mine").teacher == "runs/mine"
+
+
+def test_a_run_from_before_there_were_teachers_is_known_again(student, tmp_path):
+    alone = dataclasses.replace(student, teacher=None, hint={}, distill={})
+    held = {
+        key: value for key, value in train._plain(alone).items() if key != "teacher"
+    }
+    (tmp_path / train.CONFIG).write_text(json.dumps(held))
+    assert train.holds(tmp_path, alone)
+    assert not train.holds(tmp_path, student)
+    assert not train.holds(tmp_path, dataclasses.replace(alone, seed=1))

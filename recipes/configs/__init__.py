@@ -104,9 +104,10 @@ class Config:
         if key in ("hint", "distill") and text.lower() == "none":
             return dataclasses.replace(self, **{key: {}})
         fields = self.flat()
-        groups = ("optimizer.", "schedule.", "hint.", "distill.")
-        if key.startswith(groups) and key not in fields:
-            fields[key] = None  # these know what they take
+        if key.startswith(("optimizer.", "schedule.")) and key not in fields:
+            fields[key] = None  # the optimizer and the schedule know what they take
+        if key.startswith(("hint.", "distill.")):
+            fields[key] = None  # so do the trainers, and layers have names or numbers
         if key not in fields:
             # a name without its group: model.gate_bias for gate_bias
             near = [name for name in fields if name.split(".")[-1] == key]

@@ -149,15 +149,17 @@ def _row(name, metrics, config, layers, best=None, mean=None, parameters=None):
     """What came out of a config's runs, beside what is printed."""
     row = row_of({"net": name, "layers": layers}, metrics, best)
     hints = [m["hints"] for m in metrics if "hints" in m]
+    errors = {  # of each run, before and after the first stage
+        when: [float(f"{hint[f'error_{when}']:.4g}") for hint in hints] or None
+        for when in ("before", "after")
+    }
     return {
         **row,
         "printed mean (5 runs)": mean,
         "parameters": _parameters(config),
         "printed parameters": parameters,
-        **{
-            f"guided error {when}": [float(f"{h[f'error_{when}']:.4g}") for h in hints]
-            for when in ("before", "after")  # the first stage, of each run
-        },
+        "guided error before": errors["before"],
+        "guided error after": errors["after"],
         "budget": _words(config),
     }
 
@@ -217,7 +219,7 @@ def orders(rows) -> list[str]:
 def hints_lower_the_error(rows) -> list[str]:
     """In how many runs the first stage brought the guided layer nearer to its hint."""
     before, after = (
-        [x for row in rows for x in row[f"guided error {when}"]]
+        [x for row in rows for x in row[f"guided error {when}"] or ()]
         for when in ("before", "after")
     )
     left = [b / a for a, b in zip(before, after, strict=True)]

@@ -57,13 +57,15 @@ class Runs:
         """{key: metrics of each seed}."""
         found = {key: [] for key in self.planned}
         total = sum(len(runs) for runs in self.planned.values())
-        with Progress(console=Console(stderr=True)) as progress:
+        # no thread of its own: imports of TensorFlow Datasets break those of others
+        bar = Progress(console=Console(stderr=True), auto_refresh=False)
+        with bar as progress:
             task = progress.add_task("runs", total=total)
             for key, runs in self.planned.items():
                 for config, directory in runs:
-                    progress.update(task, description=directory.name)
+                    progress.update(task, description=directory.name, refresh=True)
                     found[key].append(self._metrics(config, directory))
-                    progress.advance(task)
+                    progress.update(task, advance=1, refresh=True)
         return found
 
     def histories(self):

@@ -347,7 +347,10 @@ def make_optimizer(
             rate = keras.saving.serialize_keras_object(rate)
         arguments["learning_rate"] = rate
     name = "zoo>SGD" if name == "sgd" else name
-    return keras.optimizers.get({"class_name": name, "config": arguments})
+    optimizer = keras.optimizers.get({"class_name": name, "config": arguments})
+    if optimizer.weight_decay:  # else it would pull gate biases towards 0, open gates
+        optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    return optimizer
 
 
 def _schedule(schedule, rate, scale, total, steps):

@@ -355,3 +355,19 @@ def test_rates_out_of_range(tmp_path, capsys, field):
     assert train.main(arguments) == 2
     name = field.partition("=")[0]
     assert f"error: `{name}` must be a number" in capsys.readouterr().err
+
+
+def test_decoupled_decay_leaves_biases_alone():
+    config = configs.load(SMALL).replace(
+        optimizer={"name": "adamw", "learning_rate": 0.1, "weight_decay": 0.5}
+    )
+    model = models.highway_mlp((8, 8, 1), depth=3, units=4, gate_bias=-3.0)
+    before = {w.path: w.numpy() for w in model.trainable_weights}
+    optimizer = train.make_optimizer(config, 10, 1)
+    optimizer.apply(
+        [keras.ops.zeros_like(w) for w in model.trainable_weights],
+        model.trainable_weights,
+    )
+    for w in model.trainable_weights:
+        factor = 1.0 if w.path.endswith("bias") else 1 - 0.1 * 0.5
+        np.testing.assert_allclose(w.numpy(), factor * before[w.path], rtol=1e-6)

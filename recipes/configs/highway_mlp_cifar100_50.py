@@ -5,6 +5,7 @@
 Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", §4 and Fig. 2: a
 plain layer and 49 highway layers of 50 units, tanh, gates at −4; per-image contrast
 normalisation. The paper prints no solver; ours is that of `highway_mlp_mnist_50`.
+408,650 parameters. Trained without the validation split.
 """
 
 from recipes.configs import highway_mlp_mnist_50

@@ -290,26 +290,39 @@ class Residual(keras.layers.Layer):
 
     def call(self, x, training=None):
         norms, convs = iter(self.norms), iter(self.convs)
-        activated = _run(self._before, x, norms, convs)
-        if self.first:
-            x = activated
-        split = x if self.projection is None else activated
+        x, activated = self._split(x, norms)
         transformed = _run(self._inner, activated, norms, convs)
-        y = self._mix(x, self._carry(split), transformed, training)
+        y = self._mix(x, self._carry(x, activated), transformed, training)
         return _run(ORDERS[self.order].after, y, norms, convs)
 
     def gates(self, x):
-        """g of the unit's input; for gated shortcuts."""
+        """g of the unit's input, at inference; for gated shortcuts."""
+        return self._gates(self._split(x, iter(self.norms))[0])
+
+    def skipped(self, x):
+        """What is left of the unit without F, at inference: x itself where the shape
+        stays, else what the shortcut makes of it."""
+        if not self.resamples:
+            return x
+        carried = self._carry(*self._split(x, iter(self.norms)))
+        return _run(ORDERS[self.order].after, carried, iter(self.norms[-1:]), ())
+
+    def _split(self, x, norms):
+        """(tensor of shortcut and gate, tensor of F): x before and after `before`."""
+        activated = _run(self._before, x, norms, ())
+        return (activated if self.first else x), activated
+
+    def _gates(self, x):
         if self.gate == "1x1":
             z = self.gate_conv(x)
         else:
             z = _run(self._gate_plan, x, iter(self.gate_norms), iter(self.gate_convs))
         return ops.sigmoid(z)
 
-    def _carry(self, x):
-        """s: x in the shape of F's output."""
+    def _carry(self, x, activated):
+        """s: x in the shape of F's output; a projection takes `activated`."""
         if self.projection is not None:
-            x = self.projection(x)
+            x = self.projection(activated)
             return x if self.projection_norm is None else self.projection_norm(x)
         if not self.resamples:
             return x
@@ -326,7 +339,7 @@ class Residual(keras.layers.Layer):
             return (1 - self.rate) * carried + transformed
         if not self.is_gated:
             return carried + transformed
-        gate = self.gates(x)
+        gate = self._gates(x)
         s, f = (ops.cast(part, gate.dtype) for part in (carried, transformed))
         y = (
             s + gate * (f - s)

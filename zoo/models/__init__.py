@@ -1,7 +1,7 @@
 """Model builders: plain functions that return an uncompiled Keras model."""
 
 from zoo.models.char_cnn import CHAR_VARIANTS, char_cnn, char_lstm
-from zoo.models.convert import convert, describe
+from zoo.models.convert import convert, describe, without_layers
 from zoo.models.fitnet import fitnet, fitnet_teacher
 from zoo.models.highway import HIGHWAY_VARIANTS, highway_cnn, highway_mlp
 from zoo.models.plain import PLAIN_VARIANTS, plain_cnn, plain_mlp
@@ -38,4 +38,5 @@ __all__ = [
     "plain_mlp",
     "preact_resnet",
     "resnet",
+    "without_layers",
 ]

@@ -79,28 +79,83 @@ def convert(model: keras.Model, scan="auto") -> keras.Model:
         49
     """
     scans(scan, 1)
+
+    def loops(piece, copies):
+        return scans(scan, len(copies), kind_of(piece[0]))
+
+    new = _rebuild(model, loops)
+    new.name = model.name
+    spec = getattr(model, "zoo_spec", None)
+    if spec:
+        spec = json.loads(spec)
+        spec["arguments"]["scan"] = scan
+        new.zoo_spec = json.dumps(spec)
+    return new
+
+
+def without_layers(model: keras.Model, names, name: str | None = None) -> keras.Model:
+    """The net without some of its layers: what feeds one feeds what follows it.
+
+    The new model has weights of its own, equal to the given ones; nothing is left
+    where a layer is gone. Loops stay loops, over fewer copies, and the layers that
+    stay keep their names. It is not compiled, and no builder makes it, so that it has
+    no `zoo_spec`: saving and export keep its config.
+
+    Args:
+        model: functional or Sequential model.
+        names: of layers, or copies inside loops, that keep the shape of their input.
+        name: of the new model; the old one's by default.
+
+    Raises:
+        ValueError: a name that is none of such a layer; a model that is not functional.
+
+    Example:
+        >>> import zoo
+        >>> model = zoo.highway_mlp((8, 8, 1), depth=51, units=16)
+        >>> shallow = zoo.models.without_layers(model, ["highway_03", "highway_50"])
+        >>> model.count_params() - shallow.count_params() == 2 * 544
+        True
+    """
+    names = set(names)
+    new = _rebuild(model, lambda piece, _: isinstance(piece[0], ScanLayers), names)
+    new.name = name or model.name
+    return new
+
+
+def _rebuild(model, loops, dropped=frozenset()):
+    """The model in another form, without some layers, on the same weights.
+
+    `loops(piece, copies)` says whether a run of equal layers becomes a loop.
+    """
     try:
         functional = Net(model.input, model.output)
     except (AttributeError, TypeError):
         raise ValueError(
             f"`model` must be a functional model. Received: {type(model).__name__}"
         ) from None
-    pieces = _pieces(functional)
+    pieces = _pieces(functional, dropped)
+    unknown = dropped - {
+        c.name for piece in pieces for la in piece for c in _copies(la)
+    }
+    if unknown:
+        raise ValueError(
+            "`names` must be names of layers that keep the shape of their input. "
+            f"Received: {', '.join(sorted(map(str, unknown)))}"
+        )
     rebuilt = {}  # id of an original layer: the layers that stand for it
     for piece in pieces:
-        copies = [copy for layer in piece for copy in _copies(layer)]
-        if len(copies) > 1 and scans(scan, len(copies), kind_of(piece[0])):
+        first, *rest = piece
+        copies = [c for layer in piece for c in _copies(layer) if c.name not in dropped]
+        if len(copies) > 1 and loops(piece, copies):
             template = _layer(copies[0].config, copies[0].kind, copies[0].base)
             names = [copy.name for copy in copies]
             last = names[-1].rsplit("_", 1)[-1]
-            first, *rest = piece
-            options = _options(first)
             loop = ScanLayers(
                 template,
                 len(names),
                 copy_names=names,
                 name=f"{names[0]}_to_{last}",
-                **options,
+                **_options(first),
             )
             rebuilt[id(first)] = [(loop, copies)]
             rebuilt.update({id(layer): [] for layer in rest})
@@ -109,6 +164,7 @@ def convert(model: keras.Model, scan="auto") -> keras.Model:
                 rebuilt[id(layer)] = [
                     (_layer(copy.config, copy.kind, copy.name), [copy])
                     for copy in _copies(layer)
+                    if copy.name not in dropped
                 ]
 
     def call(layer, *args, **kwargs):
@@ -135,12 +191,6 @@ def convert(model: keras.Model, scan="auto") -> keras.Model:
     for layer, copy in kept:
         for variable, value in zip(copy.variables, _values(layer), strict=True):
             variable.assign(value)
-    new.name = model.name
-    spec = getattr(model, "zoo_spec", None)
-    if spec:
-        spec = json.loads(spec)
-        spec["arguments"]["scan"] = scan
-        new.zoo_spec = json.dumps(spec)
     return new
 
 
@@ -196,8 +246,9 @@ def _fill(layer, copies):
         variable.assign(value)
 
 
-def _pieces(model):
-    """Runs of equal layers, each feeding only the next; a loop is a run by itself."""
+def _pieces(model, singles=()):
+    """Runs of equal layers, each feeding only the next; a loop is a run by itself, and
+    so is a layer whose name is in `singles`."""
     readers = collections.Counter(id(tensor) for tensor in model.outputs)
     for layer in model.layers:
         readers.update(id(tensor) for tensor in keras.tree.flatten(_input(layer)))
@@ -217,7 +268,13 @@ def _pieces(model):
             pieces[-1].append(layer)
         elif _keeps_shape(layer):
             pieces.append([layer])
-    return [p for p in pieces if len(p) > 1 or isinstance(p[0], ScanLayers)]
+    return [
+        piece
+        for piece in pieces
+        if len(piece) > 1
+        or isinstance(piece[0], ScanLayers)
+        or piece[0].name in singles
+    ]
 
 
 def _keeps_shape(layer):

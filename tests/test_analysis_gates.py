@@ -261,3 +261,148 @@ def test_images_that_are_no_finite_numbers():
             analysis.trace(model, images)
     with pytest.raises(ValueError, match="`model` must be a live keras.Model"):
         analysis.mean_gates(None, np.zeros((1, 8, 8, 1)))
+
+
+@pytest.mark.parametrize(
+    "arguments, scan",
+    [
+        ({"shortcut": "exclusive_gating", "order": "full_preactivation"}, True),
+        ({"shortcut": "shortcut_only_gating"}, False),
+        ({"shortcut": "exclusive_gating", "gate": "twin"}, True),
+    ],
+    ids=["exclusive", "shortcut_only", "twin"],
+)
+def test_gated_residual_units(arguments, scan):
+    net = zoo.resnet(20, input_shape=(8, 8, 1), gate_bias=-1.0, scan=False, **arguments)
+    model, (images, _) = zoo.convert(net, scan), digits(3)
+    trace = analysis.trace(model, images)
+    assert trace.names == [f"unit_0{i}" for i in range(1, 10)]
+    for i, name in enumerate(trace.names):
+        unit, x = net.get_layer(name), trace.outputs[i]
+        assert close(trace.gates[i], unit.gates(x), 1e-6)
+        assert close(trace.outputs[i + 1], unit(x), 1e-5)
+    means = analysis.mean_gates(model, images)
+    for mean, gates in zip(means, trace.gates, strict=True):
+        assert close(mean, gates.mean((0, 1, 2)), 1e-6)
+    assert {float(b.mean()) for b in analysis.gate_biases(model)} == {-1.0}
+    assert len(analysis.gate_biases(model)) == 9
+
+
+@both_forms
+def test_separate_carry_gates(scan):
+    model = zoo.highway_mlp((4,), depth=4, units=3, carry="separate", scan=scan)
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
+    trace = analysis.trace(model, x)
+    assert trace.carry_gates.shape == trace.gates.shape == (3, 5, 3)
+    layer = zoo.convert(model, False).get_layer("highway_02")
+    assert close(trace.carry_gates[1], layer.carry_gate(trace.outputs[1]), 1e-6)
+    assert analysis.trace(dense_net(scan), IMAGES).carry_gates is None
+
+
+@both_forms
+def test_pixel_means_of_a_trace(scan):
+    model, (images, _) = conv_net(scan), digits(3)
+    maps, means = (analysis.trace(model, images, pixels=p) for p in ("map", "mean"))
+    for field in ("gates", "outputs"):
+        for one, mean in zip(getattr(maps, field), getattr(means, field), strict=True):
+            assert close(mean, one.mean((1, 2)), 1e-6)
+    with pytest.raises(ValueError, match="`pixels` must be one of"):
+        analysis.trace(model, images, pixels="max")
+
+
+@both_forms
+def test_sparsity(scan):
+    model, (images, _) = dense_net(scan, gate_bias=0.0), digits(40)
+    sparsity = analysis.gate_sparsity(model, images, 0.6, batch_size=16)
+    gates, _ = by_hand(model, images)
+    assert np.allclose(sparsity.open, (gates > 0.6).mean((1, 2)), atol=1e-9)
+    assert np.allclose(sparsity.ever_open, (gates > 0.6).any(1).mean(1))
+    assert 0 < sparsity.open.max() < sparsity.ever_open.max()
+    assert sparsity.names == NAMES and sparsity.threshold == 0.6
+    with pytest.raises(ValueError, match="`threshold` must lie between 0 and 1"):
+        analysis.gate_sparsity(model, images, 1.0)
+
+
+@both_forms
+def test_initial_biases(scan):
+    model = dense_net(scan, gate_bias=-3.5)
+    for weight in (w for w in model.weights if w.path.endswith("gate/bias")):
+        weight.assign_add(weight)
+    initial = analysis.gate_biases(model, initial=True)
+    assert np.array_equal(initial, np.full((3, 8), -3.5))
+
+
+def test_initial_biases_that_were_drawn():
+    gate = keras.layers.Dense(4, "sigmoid", bias_initializer="random_normal")
+    layer = zoo.layers.Highway(keras.layers.Dense(4), gate, None)
+    model = keras.Sequential([keras.Input((4,)), layer])
+    assert np.isnan(analysis.gate_biases(model, initial=True)).all()
+
+
+def test_data_sets_stream():
+    model, data = dense_net(), datasets.load("digits", "test", 32).take(3)
+    images, labels = digits(96)
+    assert close(
+        analysis.mean_gates(model, data), analysis.mean_gates(model, images), 1e-6
+    )
+    by_class = analysis.gates_by_class(model, data)
+    expected = analysis.gates_by_class(model, images, labels)
+    assert np.allclose(by_class, expected, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (lambda data: data.take(0), "a data set with at least one batch"),
+        (lambda data: data.repeat(), "a data set that ends; use .take"),
+        (lambda data: data.map(lambda x, y: x), "`labels` must be given"),
+        (lambda data: 3, "must be an array or a data set.*Received: int"),
+        (
+            lambda data: data.map(lambda x, y: (x[:, 1:], y)),
+            r"`images` must have the shape \(batch, 8, 8, 1\)",
+        ),
+    ],
+    ids=["empty", "endless", "no_labels", "number", "size"],
+)
+def test_data_sets_that_do_not_fit(data, message):
+    data = data(datasets.load("digits", "test", 32))
+    with pytest.raises(ValueError, match=message):
+        analysis.gates_by_class(dense_net(), data)
+
+
+@both_forms
+def test_a_saved_model_gives_the_live_gates(scan, tmp_path):
+    model, (images, labels) = conv_net(scan), digits(20)
+    served = zoo.load_served(zoo.export.export_saved_model(model, tmp_path / "net"))
+    trace, live = (analysis.trace(m, images[:3]) for m in (served, model))
+    assert trace.names == live.names and trace.outputs is None
+    assert all(map(close, trace.gates, live.gates, repeat(1e-6)))
+    for function, rest in (
+        (analysis.mean_gates, ()),
+        (analysis.gates_by_class, (labels,)),
+        (analysis.gate_sparsity, (0.3, 7)),
+    ):
+        for one, other in zip(
+            function(served, images, *rest), function(model, images, *rest), strict=True
+        ):
+            if isinstance(other, np.ndarray):
+                assert np.allclose(one, other, atol=1e-6, equal_nan=True)
+    with pytest.raises(ValueError, match="needs.*live|live keras.Model.*endpoints"):
+        analysis.lesions(served, images, labels)
+    with pytest.raises(ValueError, match=r"`images` must have the shape \(batch, 8, 8"):
+        analysis.mean_gates(served, np.ones((1, 9, 8, 1)))
+    with pytest.raises(ValueError, match="`labels` must lie in 0 … 9"):
+        analysis.gates_by_class(served, images, labels + 10)
+
+
+def test_a_saved_model_without_gates(tmp_path):
+    model = zoo.plain_mlp((8, 8, 1), depth=2, units=4)
+    served = zoo.load_served(zoo.export.export_saved_model(model, tmp_path / "net"))
+    with pytest.raises(ValueError, match="the endpoint 'gates'.*serve, serve_uint8"):
+        analysis.mean_gates(served, IMAGES)
+
+
+def test_a_net_without_gates_hears_what_works():
+    model = zoo.preact_resnet(14, input_shape=(8, 8, 1))
+    with pytest.raises(ValueError, match="without gates there are.*lesions.*prune"):
+        analysis.mean_gates(model, IMAGES)

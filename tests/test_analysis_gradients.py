@@ -2,12 +2,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import sigmoid
+from helpers import jacobian, sigmoid
 
 import zoo
 from recipes import configs
 from recipes.tables import digits as tables
-from zoo import analysis
+from zoo import analysis, datasets
 
 
 @pytest.mark.parametrize(
@@ -140,3 +140,62 @@ def kernel_gradients(model, x, labels):
             dx += (dy * (h - x) * t * (1 - t)) @ w_t.T
         dy = dx
     return gradients
+
+
+def stack(scan=False):
+    return zoo.highway_mlp(
+        (8, 8, 1), depth=4, units=6, gate_bias=0.0, rescale=1 / 16, scan=scan
+    )
+
+
+def test_jacobian_norms_are_those_of_the_jacobian():
+    model, (images, _) = stack(), datasets.arrays("digits", "test")
+    images = images[:8]
+    norms = analysis.jacobian_norms(model, images, vectors=4000)
+    states = analysis.trace(model, images).outputs
+    for i, norm in enumerate(norms):
+        layer = model.get_layer(f"highway_0{i + 1}")
+        squares = np.square(jacobian(layer, states[i])).sum((1, 2))
+        assert np.isclose(norm, np.sqrt(squares.mean() / 6), rtol=0.02)
+
+
+def test_jacobian_norms_of_both_forms():
+    model, images = stack(), np.ones((2, 8, 8, 1))
+    loop = zoo.convert(model, True)
+    one, other = (analysis.jacobian_norms(m, images) for m in (model, loop))
+    assert np.allclose(one, other, rtol=1e-6)
+    assert not np.allclose(one, analysis.jacobian_norms(model, images, seed=1))
+
+
+def test_a_layer_that_carries_has_jacobian_1():
+    model = zoo.highway_mlp((8, 8, 1), depth=4, units=6, gate_bias=-200.0, scan=True)
+    norms = analysis.jacobian_norms(model, np.ones((2, 8, 8, 1)))
+    assert np.array_equal(norms, np.ones(3))
+
+
+@pytest.mark.parametrize("scan", [False, True], ids=["layers", "loop"])
+def test_output_change(scan):
+    model, (images, _) = stack(scan), datasets.arrays("digits", "test")
+    change = analysis.output_change(model, images[:30], batch_size=7)
+    states = np.float64(analysis.trace(model, images[:30]).outputs)
+    moved = np.linalg.norm(np.diff(states, axis=0), axis=2).mean(1)
+    size = np.linalg.norm(states[:-1], axis=2).mean(1)
+    assert np.allclose(change.change, moved, rtol=1e-5)
+    assert np.allclose(change.relative, moved / size, rtol=1e-5)
+    assert change.names == ["highway_01", "highway_02", "highway_03"]
+
+
+def test_output_change_of_units_that_change_the_shape():
+    model = zoo.preact_resnet(14, input_shape=(8, 8, 1))
+    unit = model.get_layer("unit_03")
+    unit.convs[-1].kernel.assign(np.zeros(unit.convs[-1].kernel.shape))
+    images = np.random.default_rng(0).normal(100, 50, (3, 8, 8, 1))
+    change = analysis.output_change(model, images).change
+    assert change[2] == 0 and (np.delete(change, 2) > 0).all()
+
+
+def test_layer_names():
+    assert analysis.layer_names(stack(True)) == [f"highway_0{i}" for i in (1, 2, 3)]
+    plain = zoo.plain_mlp((8, 8, 1), depth=3)
+    norms = analysis.gradient_norms(plain, np.ones((1, 8, 8, 1)), [0])
+    assert len(analysis.layer_names(plain)) == len(norms) == 2

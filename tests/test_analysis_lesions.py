@@ -128,11 +128,100 @@ def test_convolutional_net_with_dropout(scan):
     assert lesions.accuracy[1] == accuracy
 
 
-def test_batch_size_does_not_matter():
-    model, (images, labels) = dense_net(), digits(40)
-    one, other = (analysis.lesions(model, images, labels, n) for n in (128, 7))
-    assert np.allclose(one.loss, other.loss, rtol=1e-6)
-    assert np.array_equal(one.accuracy, other.accuracy)
+@both_forms
+def test_batch_size_does_not_matter(scan):
+    model, (images, labels) = dense_net(scan), digits(40)
+    data = datasets.load("digits", "test", 16)
+    results = [analysis.lesions(model, images, labels, n) for n in (None, 128, 7)]
+    results.append(analysis.lesions(model, data.take(2)))
+    first_32 = analysis.lesions(model, images[:32], labels[:32])
+    for one, other in zip([results[0], results[0], first_32], results[1:], strict=True):
+        assert np.allclose(one.loss, other.loss, rtol=1e-6)
+        assert np.array_equal(one.accuracy, other.accuracy)
+
+
+def unit_net(scan, **arguments):
+    keras.utils.set_random_seed(3)
+    net = zoo.resnet(20, input_shape=(8, 8, 1), scan=False, **arguments)
+    rng = np.random.default_rng(0)
+    for weight in net.weights:  # statistics of BN that differ from the batch's
+        if weight.path.endswith(("moving_mean", "moving_variance")):
+            weight.assign(rng.uniform(0.5, 1.5, weight.shape))
+    return zoo.convert(net, scan)
+
+
+@pytest.mark.parametrize(
+    "arguments, scan",
+    [
+        ({"order": "full_preactivation"}, True),
+        ({"order": "bn_after_addition"}, False),
+        ({"shortcut": "shortcut_only_gating", "gate_bias": 0.0}, True),
+    ],
+    ids=["preactivation", "bn_after", "shortcut_only"],
+)
+def test_residual_unit_is_skipped(arguments, scan):
+    model, (images, labels) = unit_net(scan, **arguments), digits(12)
+    lesions = analysis.lesions(model, images, labels)
+    assert lesions.names == [f"unit_0{i}" for i in range(1, 10)]
+    assert np.isclose(lesions.intact_loss, measured(model, images, labels)[0], 1e-6)
+    for i, name in ((0, "unit_01"), (2, "unit_03"), (8, "unit_09")):
+        shallow = zoo.models.without_layers(model, [name])
+        loss, accuracy, _ = measured(shallow, images, labels)
+        assert np.isclose(lesions.loss[i], loss, rtol=1e-6)
+        assert lesions.accuracy[i] == accuracy
+
+
+@pytest.mark.parametrize("order", ["full_preactivation", "bn_after_addition"])
+def test_unit_that_changes_the_shape_leaves_its_shortcut(order):
+    model, (images, labels) = unit_net(False, order=order), digits(12)
+    lesions = analysis.lesions(model, images, labels)
+    unit = model.get_layer("unit_04")
+    unit.convs[-1].kernel.assign(np.zeros(unit.convs[-1].kernel.shape))  # F = 0
+    loss, _, _ = measured(model, images, labels)
+    assert np.isclose(lesions.loss[3], loss, rtol=1e-6)
+
+
+@both_forms
+def test_sets_of_layers(scan):
+    model, (images, labels) = dense_net(scan), digits()
+    names = [f"highway_0{i}" for i in (1, 2, 3, 4)]
+    sets = [names[2:], [names[1], names[3]], [], names]
+    lesions = analysis.lesions(model, images, labels, sets=sets)
+    assert lesions.names == [
+        "highway_03 … highway_04",
+        "highway_02 … highway_04",
+        "",
+        "highway_01 … highway_04",
+    ]
+    for i, some in enumerate(sets):
+        loss, accuracy, _ = measured(without(model, some), images, labels)
+        assert abs(lesions.loss[i] - loss) < 1e-14
+        assert lesions.accuracy[i] == accuracy
+    assert lesions.loss[2] == lesions.intact_loss
+    assert lesions.loss[3] == lesions.closed_loss
+    with pytest.raises(ValueError, match="highway_01 … highway_04. Received: high_05"):
+        analysis.lesions(model, images, labels, sets=[["high_05"]])
+
+
+def test_paths_side_by_side():
+    x = keras.Input((4,))
+    sides = [zoo.layers.HighwayDense(name=f"side_{i}")(x) for i in (1, 2)]
+    model = keras.Model(x, keras.layers.Dense(3)(keras.layers.Add()(sides)))
+    with pytest.raises(ValueError, match="one after the other.*paths run side by side"):
+        analysis.lesions(model, np.ones((2, 4)), [0, 1])
+
+
+def test_masks():
+    model = keras.Sequential(
+        [
+            keras.Input((3, 4)),
+            keras.layers.Masking(),
+            zoo.layers.HighwayDense(),
+            keras.layers.GlobalAveragePooling1D(),
+        ]
+    )
+    with pytest.raises(ValueError, match="side by side .a mask is one"):
+        analysis.lesions(model, np.ones((2, 3, 4)), [0, 1])
 
 
 @both_forms
@@ -157,7 +246,9 @@ IMAGES = np.ones((2, 8, 8, 1))
 
 def test_net_without_highway_layers():
     model = zoo.plain_mlp((8, 8, 1), depth=3)
-    with pytest.raises(ValueError, match="must have highway layers.*'plain_mlp_3'"):
+    with pytest.raises(
+        ValueError, match="highway layers or residual units.*'plain_mlp_3'"
+    ):
         analysis.lesions(model, IMAGES, [0, 1])
 
 
@@ -169,6 +260,7 @@ def test_net_without_highway_layers():
         (IMAGES, [0, 10], "`labels` must lie in 0 … 9"),
         (IMAGES, [0, 1, 2], "`labels` must be 2 integers"),
         (IMAGES, [0.0, 1.0], "`labels` must be 2 integers"),
+        (IMAGES, None, "`labels` must be given, one class for each image"),
     ],
 )
 def test_input_that_does_not_fit(images, labels, message):

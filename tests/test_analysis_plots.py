@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from zoo.analysis import plots
+from zoo.analysis import Lesions, OutputChange, Trace, plots
 
 RNG = np.random.default_rng(0)
 
@@ -144,3 +144,80 @@ def test_nothing_global(tmp_path, monkeypatch):
         plots.save(figure, tmp_path / "plot.png")
     assert "matplotlib.pyplot" not in sys.modules
     assert list(dict.items(matplotlib.rcParams)) == settings
+
+
+def trace(shape=(), units=4, layers=3, carries=False):
+    gates = RNG.random((layers, 2, *shape, units))
+    outputs = RNG.normal(size=(layers + 1, 2, *shape, units))
+    names = [f"highway_0{i}" for i in range(1, layers + 1)]
+    return Trace(gates, outputs, names, gates / 2 if carries else None)
+
+
+def test_class_figure():
+    by_class = RNG.random((3, 5, 4))
+    figure = plots.class_figure(by_class, classes=["a", "b", "c"], title="Routing")
+    panels = [axis for axis in figure.axes if axis.get_title()]
+    assert [axis.get_title() for axis in panels] == ["class a", "class b", "class c"]
+    away = by_class - by_class.mean(0)
+    for panel, expected in zip(panels, away, strict=True):
+        (image,) = panel.images
+        assert np.allclose(image.get_array(), expected)
+        assert np.allclose(image.get_clim(), np.abs(away).max() * np.array([-1, 1]))
+    ragged = [RNG.random((12, n)) for n in (4, 2)]
+    figure = plots.class_figure(ragged)
+    assert len([axis for axis in figure.axes if axis.get_title()]) == 10
+
+
+def test_lesion_figure():
+    one = np.array([0.5, 0.3, 0.2])
+    lesions = Lesions(one, 1 - one, one, 0.19, 0.85, 2.0, 0.1, ["a", "b", "c"])
+    figure = plots.lesion_figure(lesions, title="net")
+    for axis, values, intact in zip(
+        figure.axes, (one, 1 - one), (0.19, 0.85), strict=True
+    ):
+        line, dashed = axis.lines
+        assert np.array_equal(line.get_xydata(), np.c_[[1, 2, 3], values])
+        assert dashed.get_linestyle() == "--"
+        assert set(dashed.get_ydata()) == {intact}
+
+
+def test_carry_figure():
+    figure = plots.carry_figure([[0.5, 0.5], [0.2, 0.2]], values=(0.1,))
+    constant, own = figure.axes[0].lines
+    assert np.allclose(constant.get_ydata(), [0.9, 0.81])
+    assert np.allclose(own.get_ydata(), [0.5, 0.4])
+    (line,) = plots.carry_figure(values=(0.1,)).axes[0].lines
+    assert np.isclose(line.get_ydata()[49], 0.00515, rtol=1e-3)  # the tutorial's
+
+
+def test_change_figure():
+    change = OutputChange(np.array([3.0, 1.0]), np.ones(2), ["a", "b"])
+    left, right = plots.change_figure(change).axes
+    assert np.array_equal(left.lines[0].get_ydata(), [3, 1])
+    assert np.array_equal(right.lines[0].get_ydata(), [0.75, 1])
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_strip_of_a_dense_net(carries):
+    found = trace(carries=carries)
+    figure = plots.strip_figure(RNG.random((8, 8, 1)), found, index=1)
+    carry = found.carry_gates if carries else 1 - found.gates
+    passed = carry[:, 1] * found.outputs[:-1, 1]
+    panels = figure.axes[1:3]
+    assert [axis.get_title() for axis in panels] == [
+        "passed, C·x",
+        "transformed, T·H(x)",
+    ]
+    assert np.allclose(panels[0].images[0].get_array(), passed)
+    transformed = panels[1].images[0].get_array()
+    assert np.allclose(passed + transformed, found.outputs[1:, 1])
+
+
+def test_strip_of_a_convolutional_net():
+    found = trace((5, 6), layers=30)
+    figure = plots.strip_figure(RNG.random((8, 8, 3)), found)
+    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+    assert titles[:2] == ["image", "layer 1"] and titles[-1] == "layer 30"
+    assert len(titles) == 13
+    passed = (1 - found.gates[0, 0]) * found.outputs[0, 0]
+    assert np.allclose(figure.axes[1].images[0].get_array(), np.abs(passed).mean(-1))

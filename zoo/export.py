@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from zoo.analysis import gates
+from zoo.analysis import _blocks, gates
 
 CARD = "card.json"
 
@@ -32,9 +32,9 @@ def export_saved_model(
 
     - `serve(image)`, float32 → {"logits", "probabilities"}; also the default;
     - `serve_uint8(image)`, the same for uint8 pixels, where the input is an image;
-    - `gates(image)`, float32 → {"stage_1", …}: T of the highway layers of a stage,
-      `(layers, batch, …)`, where the model has some. A stage is a run of layers of
-      one shape; their names stand on the card.
+    - `gates(image)`, float32 → {"stage_1", …}: T of the highway layers or gated
+      residual units of a stage, `(layers, batch, …)`, where the model has some. A
+      stage is a run of layers of one shape; their names stand on the card.
 
     `card.json` holds what `zoo.load` needs to rebuild the live model, and the SHA-256
     of every other file. The folder is written beside `path` and renamed into place.
@@ -165,10 +165,9 @@ def _endpoints(model):
     if name == "image":
         endpoints["serve_uint8"] = endpoint(serve, "uint8")
     if _gate_names(model):
-        layers = gates.gated_layers(model)
-        states = [keras.tree.flatten(layer.input)[0] for layer in layers]  # no mask
         found = [
-            gates.Probe(layer)(x)[0] for layer, x in zip(layers, states, strict=True)
+            gates.Probe(layer)(_blocks.input_of(layer))[0]
+            for layer in _blocks.gated_layers(model)
         ]
         probe = keras.Model(model.inputs[0], found)
 
@@ -194,11 +193,11 @@ def _input_name(model):
 
 
 def _gate_names(model):
-    """{stage: names of its highway layers}; empty for a net without any."""
-    if not any(gates.is_gated(layer) for layer in model.layers):
+    """{stage: names of its gated layers}; empty for a net without any."""
+    if not any(_blocks.is_gated(layer) for layer in model.layers):
         return {}
     return {
-        f"stage_{i}": [name for layer in stage for name in gates.names_of(layer)]
+        f"stage_{i}": [name for layer in stage for name in _blocks.names_of(layer)]
         for i, stage in enumerate(gates.stages(model), 1)
     }
 

@@ -90,6 +90,12 @@ class Served:
             )
         return functools.partial(self._call, name)
 
+    @property
+    def num_classes(self) -> int:
+        """Width of the logits."""
+        outputs = self._loaded.signatures["serve"].structured_outputs
+        return outputs["logits"].shape[-1]
+
     def __dir__(self):
         return [*super().__dir__(), *self.card["endpoints"]]
 

@@ -1,13 +1,13 @@
-"""Which layers a net needs: close a layer's gates and measure the loss."""
+"""Which layers a net needs: close them and measure the loss."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
-from keras import ops
 
-from zoo.analysis._inputs import check_images, check_labels
-from zoo.analysis.gates import gated_layers, is_gated, names_of, with_gates_times
+from zoo.analysis._chain import Chain
+from zoo.analysis._inputs import batches
 
 
 class Lesions(NamedTuple):
@@ -32,21 +32,37 @@ class Lesions(NamedTuple):
     names: list[str]
 
 
-def lesions(model: keras.Model, images, labels, batch_size: int = 2048) -> Lesions:
-    """Closes the gates of one highway layer (T = 0), for each layer in turn.
+def lesions(
+    model: keras.Model,
+    images,
+    labels=None,
+    batch_size: int | None = None,
+    *,
+    sets: Sequence[Sequence[str]] | None = None,
+) -> Lesions:
+    """Closes one layer, for each layer in turn, and measures what is lost.
+
+    A highway layer is closed by T = 0, which leaves y = x (C·x where C is a gate of
+    its own). A residual unit is skipped, y = x; where it changes the shape, its
+    shortcut is left. The layers before a lesion are computed once for all lesions.
 
     Args:
-        model: functional or Sequential model with highway layers; it is not changed.
-        images: raw images.
-        labels: class of each image.
-        batch_size: images computed at a time. Where it is several times the number
-            of images, as many lesions are computed together.
+        model: functional or Sequential model with highway layers or residual units on
+            one path; it is not changed, and runs in inference mode.
+        images: raw images, or a data set of batches (images, labels).
+        labels: class of each image; None for a data set.
+        batch_size: images × lesions computed at a time. None (the default) is 4096,
+            less where the states are so large that 2²⁴ values of one are the limit;
+            memory for about six states of that size is needed.
+        sets: names of layers that are closed together, for each entry of the arrays;
+            None (the default) closes each layer by itself.
 
     Returns:
-        `Lesions`.
+        `Lesions`. With `sets`, `names` are those of the first and last layer of each.
 
     Raises:
-        ValueError: no highway layer; images or labels that do not fit.
+        ValueError: no highway layer and no residual unit; images or labels that do
+            not fit; a name in `sets` that is none of a layer.
 
     Example:
         >>> import numpy as np, zoo
@@ -58,94 +74,66 @@ def lesions(model: keras.Model, images, labels, batch_size: int = 2048) -> Lesio
     Reference:
         Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", §4.2.
     """
-    images = check_images(model, images)
-    labels = check_labels(model, images, labels)
-    names = [name for layer in gated_layers(model) for name in names_of(layer)]
-    layers = len(names)
-    # One row for the intact net, one for each layer closed, one for all of them.
-    factors = np.ones((layers + 2, layers), np.float32)
-    factors[range(1, layers + 1), range(layers)] = 0
-    factors[-1] = 0
-    groups = min(len(factors), max(1, batch_size // len(images)))
-    probe, switches = _with_switches(model, groups)
-    rows, intact = [], None
-    for start in range(0, len(factors), groups):
-        part = factors[start : start + groups]
-        padded = np.concatenate([part, np.ones((groups - len(part), layers))])
-        place = 0
-        for switch in switches:
-            copies = switch.factors.shape[0]
-            switch.factors.assign(padded[:, place : place + copies].T)
-            place += copies
-        for logits in _logits(probe, images, groups, batch_size)[: len(part)]:
-            loss, predicted = _cross_entropy(logits, labels), logits.argmax(1)
-            intact = predicted if intact is None else intact
-            rows.append((loss, np.mean(predicted == labels), predicted != intact))
-    loss, accuracy, changed = zip(*rows, strict=True)
+    chain = Chain(model)
+    names = chain.names
+    if sets is None:
+        closed = np.eye(len(names), dtype=bool)
+    else:
+        closed = closed_rows(names, sets)
+        names = [" … ".join(dict.fromkeys((s[0], s[-1]))) if s else "" for s in sets]
+    closed = np.concatenate([closed, np.ones((1, len(chain.names)), bool)])
+    measured = measure(chain, model, images, labels, closed, batch_size)
+    loss, accuracy, changed = measured[:, 1:]  # the first is the intact net
     return Lesions(
-        np.array(loss[1:-1]),
-        np.array(accuracy[1:-1]),
-        np.array([np.mean(row) for row in changed[1:-1]]),
-        float(loss[0]),
-        float(accuracy[0]),
+        loss[:-1],
+        accuracy[:-1],
+        changed[:-1],
+        float(measured[0, 0]),
+        float(measured[1, 0]),
         float(loss[-1]),
         float(accuracy[-1]),
         names,
     )
 
 
-def _logits(probe, images, groups, batch_size):
-    """(groups, images, classes) of a probe that computes `groups` lesions a batch."""
-    size = max(1, batch_size // groups)
-    parts = []
-    for start in range(0, len(images), size):
-        part = images[start : start + size]
-        tiled = np.concatenate([part] * groups)
-        logits = ops.convert_to_numpy(probe.predict_on_batch(tiled))
-        parts.append(logits.reshape(groups, len(part), -1))
-    return np.concatenate(parts, axis=1).astype(np.float64)
+def closed_rows(names, sets):
+    """Rows of `Chain.logits` that close the layers of each set."""
+    rows = np.zeros((len(sets), len(names)), bool)
+    for row, some in zip(rows, sets, strict=True):
+        unknown = [name for name in some if name not in names]
+        if unknown:
+            raise ValueError(
+                "`sets` must hold names of layers, which are "
+                f"{names[0]} … {names[-1]}. Received: {', '.join(map(str, unknown))}"
+            )
+        row[[names.index(name) for name in some]] = True
+    return rows
 
 
-def _cross_entropy(logits, labels):
+def measure(chain, model, images, labels, closed, batch_size=None, base=None):
+    """Loss, accuracy and share of changed predictions, float64
+    `(3, 1 + len(closed))`: with `base` closed, as in `Chain.logits`, then each row."""
+    size = 2**30 if batch_size is None else batch_size
+    parts = batches(model, images, labels, batch_size=size, labelled=True)
+    sums, count = np.zeros((3, 1 + len(closed))), 0
+    for images_here, labels_here in parts:
+        rows = batch_size or chain.rows_for(images_here[0])
+        for start in range(0, len(images_here), rows):
+            part = slice(start, start + rows)
+            mine = labels_here[part]
+            predicted = np.zeros((1 + len(closed), len(mine)), np.int32)
+            for i, logits in chain.logits(images_here[part], closed, rows, base):
+                row = 0 if i is None else 1 + i
+                sums[0, row] += cross_entropies(logits, mine).sum()
+                predicted[row] = logits.argmax(1)
+            sums[1] += (predicted == mine).sum(1)
+            sums[2] += (predicted != predicted[0]).sum(1)
+        count += len(images_here)
+    return sums / count
+
+
+def cross_entropies(logits, labels):
+    """Cross-entropy of each image."""
     top = logits.max(1, keepdims=True)
     log_sum = top[:, 0] + np.log(np.exp(logits - top).sum(1))
-    return np.mean(log_sum - logits[np.arange(len(labels)), labels])
-
-
-class _Switch(keras.layers.Layer):
-    """A highway layer or loop of another model with factors on its gates."""
-
-    def __init__(self, layer, groups):
-        super().__init__(name=layer.name, autocast=False)
-        self.inner = layer
-        self.factors = self.add_weight(
-            shape=(len(names_of(layer)), groups),
-            initializer="ones",
-            trainable=False,
-            name="factors",
-        )
-
-    def call(self, x, mask=None):
-        factors = ops.convert_to_tensor(self.factors)
-        return with_gates_times(factors, self.inner, x, mask)
-
-    def compute_output_spec(self, x, mask=None):
-        return self.inner.compute_output_spec(x, mask)
-
-
-def _with_switches(model, groups):
-    """A model on the same weights, and the switch of each highway layer."""
-    switches = []
-
-    def call(layer, *args, **kwargs):
-        if is_gated(layer):
-            layer = _Switch(layer, groups)
-            switches.append(layer)
-            kwargs.pop("training", None)
-        return layer(*args, **kwargs)
-
-    functional = keras.Model(model.inputs[0], model.outputs[0])
-    probe = keras.models.clone_model(
-        functional, clone_function=lambda layer: layer, call_function=call
-    )
-    return probe, switches
+    return log_sum - logits[np.arange(len(labels)), labels]

@@ -13,6 +13,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from zoo.analysis.gradients import carry_products
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito
+
 
 def gate_figure(
     biases, mean_gates, sample_gates, sample_outputs, *, title: str = ""
@@ -42,23 +46,13 @@ def gate_figure(
         ("Block output, one sample", _matrix(sample_outputs), "cividis", None),
     )
     layers = len(panels[0][1])
-    height = float(np.clip(0.11 * layers + 1.4, 3.2, 9))
-    figure = Figure(figsize=(13, height), layout="constrained")
+    figure = Figure(figsize=(13, _height(layers)), layout="constrained")
     axes = figure.subplots(1, 4, sharey=True)
     for axis, (name, values, colours, limits) in zip(axes, panels, strict=True):
         low, high = limits or (np.nanmin(values), np.nanmax(values))
-        image = axis.imshow(
-            values,
-            cmap=colours,
-            vmin=low,
-            vmax=high,
-            aspect="auto",
-            interpolation="nearest",
-            extent=(0.5, values.shape[1] + 0.5, layers + 0.5, 0.5),
-        )
+        image = _heat_map(axis, values, colours, (low, high))
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("unit")
-        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
         figure.colorbar(image, ax=axis, location="bottom", shrink=0.9, aspect=30)
     axes[0].set_ylabel("layer (depth)")
     if title:
@@ -89,9 +83,8 @@ def accuracy_figure(
     figure = Figure(figsize=(6.5, 4.2), layout="constrained")
     axis = figure.subplots()
     settings = list(dict.fromkeys(s for series in groups.values() for s in series))
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito
     for i, (name, series) in enumerate(groups.items()):
-        colour, marker = colours[i % 4], "osD^"[i % 4]
+        colour, marker = _COLOURS[i % 4], "osD^"[i % 4]
         offset = 0.06 * (i - (len(groups) - 1) / 2)
         places = [settings.index(s) + offset for s in series]
         for place, values in zip(places, series.values(), strict=True):
@@ -126,11 +119,10 @@ def gradient_figure(norms: Mapping[str, np.ndarray], *, title: str = "") -> Figu
     """
     figure = Figure(figsize=(6.5, 4.2), layout="constrained")
     axis = figure.subplots()
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
     styles = ("-", "--", "-.", ":")
     for i, (name, values) in enumerate(norms.items()):
         place = np.arange(1, len(values) + 1)
-        axis.plot(place, values, styles[i % 4], color=colours[i % 4], label=name)
+        axis.plot(place, values, styles[i % 4], color=_COLOURS[i % 4], label=name)
     axis.set_yscale("log")
     axis.set_xlabel("layer (depth)")
     axis.set_ylabel("norm of the transform kernel's gradient")
@@ -196,12 +188,11 @@ def curves_figure(
     """
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
     styles = ("-", "--", "-.", ":")
     for i, (name, runs) in enumerate(histories.items()):
         for n, run in enumerate(runs):
             epochs = np.arange(1, len(run["loss"]) + 1)
-            line = {"color": colours[i % 4], "ls": styles[i % 4]}
+            line = {"color": _COLOURS[i % 4], "ls": styles[i % 4]}
             line["label"] = name if n == 0 else None
             left.plot(epochs, run["loss"], **line)
             right.plot(epochs, 100 * (1 - np.array(run["val_accuracy"])), **line)
@@ -369,6 +360,260 @@ def character_figure(
     if title:
         figure.suptitle(title, fontsize=10)
     return figure
+
+
+def class_figure(
+    by_class, *, classes: Sequence[str] | None = None, title: str = ""
+) -> Figure:
+    """Routing as in Fig. 3: how the mean T of each class differs from all classes'.
+
+    A panel for each class, a row for each layer, a column for each unit. White is no
+    difference; the darker, the larger, also in greyscale.
+
+    Args:
+        by_class: `(classes, layers, units)`, or a list over layers of
+            `(classes, units)`, from `gates_by_class`.
+        classes: their names; numbers by default. Classes beyond ten are left out.
+        title: of the figure.
+
+    Returns:
+        The figure.
+
+    Reference:
+        Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", Fig. 3.
+    """
+    if isinstance(by_class, np.ndarray):
+        by_class = by_class.swapaxes(0, 1)
+    rows = [np.asarray(one) - np.nanmean(one, axis=0) for one in by_class]
+    count = min(10, len(rows[0]))
+    limit = max(np.nanmax(np.abs(row)) for row in rows) or 1.0
+    figure = Figure(figsize=(12, _height(len(rows), 2)), layout="constrained")
+    axes = figure.subplots(-(-count // 5), 5, sharex=True, sharey=True, squeeze=False)
+    for label, axis in enumerate(axes.flat):
+        axis.set_visible(label < count)
+        if label >= count:
+            continue
+        values = _matrix([row[label] for row in rows])
+        image = _heat_map(axis, values, "PuOr", (-limit, limit))
+        name = classes[label] if classes is not None else label
+        axis.set_title(f"class {name}", fontsize=9)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("layer (depth)")
+    for axis in axes[-1]:
+        axis.set_xlabel("unit")
+    label = "mean transform gate of the class − mean over classes"
+    figure.colorbar(image, ax=axes, label=label, aspect=40)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def lesion_figure(lesions, *, title: str = "") -> Figure:
+    """Lesions as in Fig. 4: loss and accuracy with one layer closed, by layer.
+
+    Args:
+        lesions: from `lesions`; the dashed lines are the intact net's.
+        title: of the figure.
+
+    Returns:
+        The figure.
+
+    Reference:
+        Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", Fig. 4.
+    """
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    place = np.arange(1, len(lesions.loss) + 1)
+    for axis, values, intact, name in zip(
+        figure.subplots(1, 2),
+        (lesions.loss, lesions.accuracy),
+        (lesions.intact_loss, lesions.intact_accuracy),
+        ("mean cross-entropy", "accuracy"),
+        strict=True,
+    ):
+        style = {"marker": "o", "ms": 3, "color": _COLOURS[0]}
+        axis.plot(place, values, label="one layer closed", **style)
+        label = f"intact net: {intact:.4f}"
+        axis.axhline(intact, ls="--", color=_COLOURS[1], label=label)
+        _depth_axis(axis, "lesioned layer (depth)", len(place))
+        axis.set_ylabel(name)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    if lesions.intact_loss > 0:
+        figure.axes[0].set_yscale("log")
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def carry_figure(
+    gates=None, *, values: Sequence[float] = (0.02, 0.1, 0.5), title: str = ""
+) -> Figure:
+    """Carry product: what is left of the input after L layers, (1 − T)^L.
+
+    Args:
+        gates: mean gates of a net, `(layers, …)`, whose own product is drawn too;
+            None draws 50 layers.
+        values: constant T of the dashed lines.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    layers = 50 if gates is None else len(gates)
+    place = np.arange(1, layers + 1)
+    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    axis = figure.subplots()
+    for i, value in enumerate(values):
+        label = f"(1 − T)^L, T = {value:g}"
+        style = {"ls": ("--", "-.", ":")[i % 3], "color": _COLOURS[1 + i % 3]}
+        axis.plot(place, (1 - value) ** place, label=label, **style)
+    if gates is not None:
+        products = carry_products(gates)
+        label = "this net: ∏ (1 − mean T)"
+        axis.plot(place, products, color=_COLOURS[0], lw=2, label=label)
+    axis.set_yscale("log")
+    lowest = 1e-6 if gates is None else min(1e-6, 0.3 * max(products[-1], 1e-30))
+    axis.set_ylim(lowest, 1.5)
+    _depth_axis(axis, "layers passed, L", layers)
+    axis.set_ylabel("carry product")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    if title:
+        axis.set_title(title, fontsize=10)
+    return figure
+
+
+def change_figure(change, *, title: str = "") -> Figure:
+    """How far each layer moves the state, and the share of the way up to it.
+
+    Args:
+        change: from `output_change`.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    place = np.arange(1, len(change.change) + 1)
+    total = change.change.sum() or 1.0
+    style = {"marker": "o", "ms": 3, "color": _COLOURS[0]}
+    left.plot(place, change.change, **style)
+    left.set_ylabel("mean ‖y − x‖ of the layer")
+    right.plot(place, np.cumsum(change.change) / total, **style)
+    right.set_ylabel("share of the whole way")
+    right.set_ylim(0, 1.02)
+    for axis in (left, right):
+        _depth_axis(axis, "layer (depth)", len(place))
+        axis.grid(alpha=0.3)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def strip_figure(image, trace, *, index: int = 0, title: str = "") -> Figure:
+    """For one image, what each layer passed on and what it transformed.
+
+    Passed is C·x, transformed is y − C·x = T·H(x), on one scale. Dense nets have a row
+    for each layer and a column for each unit; convolutions a picture for each layer
+    (twelve at most, evenly over the depth), the mean of absolute values over channels;
+    the first layer of a later stage, whose input is not in the trace, stays empty.
+
+    Args:
+        image: `(height, width, channels)` or `(features,)`, raw.
+        trace: from `trace`, with outputs.
+        index: of the image in the trace.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    passed, transformed = [], []
+    carries = trace.carry_gates
+    for i, gate in enumerate(trace.gates):
+        x, y = (np.float64(trace.outputs[i + n][index]) for n in (0, 1))
+        carry = 1 - np.float64(gate[index]) if carries is None else carries[i][index]
+        passed.append(carry * x if x.shape == y.shape else np.full(y.shape, np.nan))
+        transformed.append(y - passed[-1])
+    parts = {"passed, C·x": passed, "transformed, T·H(x)": transformed}
+    if passed[0].ndim == 3:
+        return _strip_of_maps(image, parts, title)
+    figure = Figure(figsize=(11, _height(len(passed))), layout="constrained")
+    axes = figure.subplots(1, 3, width_ratios=(0.5, 1, 1))
+    _show_image(axes[0], image)
+    limit = max(np.nanmax(np.abs(_matrix(rows))) for rows in parts.values()) or 1.0
+    for axis, (name, rows) in zip(axes[1:], parts.items(), strict=True):
+        heat_map = _heat_map(axis, _matrix(rows), "PuOr", (-limit, limit))
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("unit")
+    axes[1].set_ylabel("layer (depth)")
+    figure.colorbar(heat_map, ax=axes[1:], aspect=40)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _strip_of_maps(image, parts, title):
+    layers = len(next(iter(parts.values())))
+    shown = np.unique(np.linspace(0, layers - 1, min(12, layers)).round().astype(int))
+    figure = Figure(figsize=(1.1 * (len(shown) + 2), 3.2), layout="constrained")
+    axes = figure.subplots(2, len(shown) + 1, squeeze=False)
+    _show_image(axes[0, 0], image)
+    axes[1, 0].set_visible(False)
+    maps = {name: [np.abs(m).mean(-1) for m in rows] for name, rows in parts.items()}
+    for column, place in enumerate(shown, 1):
+        # One scale for both pictures of a layer: layers differ by their widths.
+        top = max(np.nanmax(rows[place], initial=0) for rows in maps.values()) or 1.0
+        for axis, (name, rows) in zip(axes[:, column], maps.items(), strict=True):
+            axis.imshow(rows[place], cmap="viridis", vmin=0, vmax=top)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            if np.isnan(rows[place]).all():  # what it got is not in the trace
+                where = {"ha": "center", "va": "center", "fontsize": 8}
+                axis.text(0.5, 0.5, "new stage", transform=axis.transAxes, **where)
+            if column == 1:
+                axis.set_ylabel(name, fontsize=8)
+        axes[0, column].set_title(f"layer {place + 1}", fontsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _show_image(axis, image):
+    image = np.asarray(image, np.float64)
+    image = image[:, None] if image.ndim == 1 else image
+    image = image[..., 0] if image.shape[-1] == 1 and image.ndim == 3 else image
+    low, high = image.min(), image.max()
+    image = (image - low) / ((high - low) or 1.0)
+    axis.imshow(image, cmap="gray", vmin=0, vmax=1)
+    axis.set_title("image", fontsize=10)
+    axis.axis("off")
+
+
+def _depth_axis(axis, label, layers):
+    axis.set_xlabel(label)
+    axis.set_xlim(0.5, layers + 0.5)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _height(layers, panels=1):
+    """Of a figure whose rows are layers."""
+    return float(np.clip(panels * (0.11 * layers + 0.7) + 0.7, 3.2, 9))
+
+
+def _heat_map(axis, values, colours, limits):
+    """Layers from the top down, units from left to right, both counted from 1."""
+    image = axis.imshow(
+        values,
+        cmap=colours,
+        vmin=limits[0],
+        vmax=limits[1],
+        aspect="auto",
+        interpolation="nearest",
+        extent=(0.5, values.shape[1] + 0.5, len(values) + 0.5, 0.5),
+    )
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return image
 
 
 def save(figure: Figure, path: str | os.PathLike) -> pathlib.Path:

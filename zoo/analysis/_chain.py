@@ -1,0 +1,168 @@
+"""A net as a chain of blocks, run with some of them closed.
+
+All lesions of a net share what comes before the first closed layer: the chain goes
+through the net once and, at each layer, sends off a group of lesions that begin there.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from zoo.analysis import _blocks
+from zoo.analysis._graph import compiled
+from zoo.analysis._inputs import check_model
+from zoo.layers import ScanLayers
+
+ROWS = 4096  # images × lesions computed at a time, if the states are small,
+VALUES = 2**24  # and of a state's values at a time (64 MB in float32) if they are not
+
+
+class Chain:
+    """A model cut into its blocks and what stands before, between and after them.
+
+    Args:
+        model: functional or Sequential; every path from the input to the logits leads
+            through all of its blocks.
+        without: closed blocks are taken out, see `left_of`.
+
+    Attributes:
+        names: of the layers, the copies of loops one by one.
+    """
+
+    def __init__(self, model, without=False):
+        layers = _blocks.blocks(check_model(model))
+        self.names = [name for layer in layers for name in _blocks.names_of(layer)]
+        begins = [model.inputs[0], *(layer.output for layer in layers)]
+        ends = [*(layer.input for layer in layers), model.outputs[0]]
+        self._between = [
+            None if begin is end else _connection(model, begin, end)
+            for begin, end in zip(begins, ends, strict=True)
+        ]
+        self._blocks = [_block(layer, without) for layer in layers]
+        self._counts = [len(_blocks.names_of(layer)) for layer in layers]
+        # Loops of which nothing but x is left need not compute what is closed.
+        self._spare = [
+            isinstance(layer, ScanLayers)
+            and (without or not _blocks.has_carry_gate(layer))
+            for layer in layers
+        ]
+
+    def rows_for(self, image):
+        """How many images, or lesions of one, to compute at a time."""
+        state = self._pass(0, np.asarray(image)[None])
+        return int(np.clip(VALUES // max(1, np.prod(state.shape)), 1, ROWS))
+
+    def logits(self, images, closed, rows, base=None):
+        """Yields (i, logits) with the layers of `closed[i]` closed, for all i in some
+        order, then (None, logits) with those of `base` closed; `(images, classes)` in
+        float64.
+
+        Args:
+            images: checked array.
+            closed: bool, `(…, layers)`; each row closes the layers where it is True.
+            rows: images × lesions computed at a time, at the least one lesion.
+            base: bool, `(layers,)`, what is closed in most rows; None is nothing. The
+                rows share what comes before the first layer in which they differ
+                from it.
+        """
+        base = np.zeros(len(self.names), bool) if base is None else base
+        together = max(1, rows // len(images))
+        first = [int((row != base).argmax()) for row in closed]
+        alike = [(row == base).all() for row in closed]
+        x, offset = self._pass(0, images), 0
+        for place, count in enumerate(self._counts):
+            here = [i for i, f in enumerate(first) if offset <= f < offset + count]
+            here = sorted((i for i in here if not alike[i]), key=first.__getitem__)
+            reached = 0
+            for start in range(0, len(here), together):
+                group = here[start : start + together]
+                begin = first[group[0]] - offset
+                x = self._block(place, x, base[None], reached, begin)
+                reached = begin
+                y = ops.concatenate([x] * len(group))
+                y = self._finish(place, y, closed[group], begin)
+                yield from zip(group, np.split(y, len(group)), strict=True)
+            x = self._block(place, x, base[None], reached, count)
+            x = self._pass(place + 1, x)
+            offset += count
+        x = np.float64(ops.convert_to_numpy(x))
+        yield from ((i, x) for i, same in enumerate(alike) if same)
+        yield None, x
+
+    def _pass(self, place, x):
+        function = self._between[place]
+        return ops.convert_to_tensor(x) if function is None else function(x)
+
+    def _block(self, place, x, closed, begin, end):
+        """The copies from `begin` to `end` of a block, closed as the rows say."""
+        if begin == end:
+            return x
+        offset, count = sum(self._counts[:place]), self._counts[place]
+        is_open = ~closed[:, offset : offset + count].T  # (copies, rows)
+        place_of = np.arange(count)
+        active = (place_of >= begin) & (place_of < end)
+        if self._spare[place]:
+            active &= is_open.any(1)
+        is_open = np.repeat(is_open, x.shape[0] // len(closed), axis=1)
+        return self._blocks[place](x, is_open, active)
+
+    def _finish(self, place, x, closed, begin):
+        """float64 logits, from copy `begin` of a block on."""
+        for here in range(place, len(self._counts)):
+            x = self._block(here, x, closed, begin, self._counts[here])
+            x = self._pass(here + 1, x)
+            begin = 0
+        return np.float64(ops.convert_to_numpy(x))
+
+
+def _connection(model, begin, end):
+    try:
+        if isinstance(end, (list, tuple)):
+            raise ValueError("a layer's input comes with a mask")
+        function = keras.Function(begin, end)
+    except ValueError:
+        raise ValueError(
+            "`model` must lead every path from its input to its logits through all of "
+            "its highway layers or residual units, one after the other. "
+            f"Received: {model.name!r}, in which paths run side by side (a mask is one)"
+        ) from None
+    return compiled(lambda x: function(x), (begin.dtype, (None, *begin.shape[1:])))
+
+
+def _block(layer, without):
+    """Function (x, open, active) of a block or loop.
+
+    `open`, `(copies, batch)`: where it is False, the copy is closed for that image;
+    `active`, `(copies,)`: copies where it is False are passed over.
+    """
+
+    def mix(block, x, is_open):
+        y = _blocks.output_of(block, x)
+
+        def choose():
+            left = ops.cast(_blocks.left_of(block, x, without), y.dtype)
+            mine = ops.reshape(is_open, (-1, *(1 for _ in y.shape[1:])))
+            return ops.where(mine, y, left)
+
+        return ops.cond(ops.all(is_open), lambda: y, choose)
+
+    def copy(block, x, slices):
+        is_open, active = slices
+        y = ops.cond(
+            active, lambda: ops.cast(mix(block, x, is_open), x.dtype), lambda: x
+        )
+        return y, ()
+
+    def loop(x, is_open, active):
+        return layer.map_copies(copy, x, (is_open, active))[0]
+
+    def single(x, is_open, active):
+        return mix(layer, x, is_open[0])
+
+    copies, state = len(_blocks.names_of(layer)), layer.output
+    return compiled(
+        loop if isinstance(layer, ScanLayers) else single,
+        (state.dtype, (None, *layer.input.shape[1:])),
+        ("bool", (copies, None)),
+        ("bool", (copies,)),
+    )

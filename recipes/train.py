@@ -34,6 +34,7 @@ from zoo.layers import MeanImage, ZCAWhitening  # noqa: E402
 
 CONFIG = "config.json"
 HINTS = "hints.csv"
+HISTORY = "history.csv"
 METRICS = "metrics.json"  # written last: its presence says that a run is finished
 KEYS = {  # what these fields of a config take
     "hint": ("epochs", "hint_layer", "guided_layer"),
@@ -153,7 +154,7 @@ class Run:
         )
         history = self.learning.resume
         self.learning.fit(
-            lambda: _write_rows(self.directory / "history.csv", history.history),
+            lambda: _write_rows(self.directory / HISTORY, history.history),
             validation_data=self._data("validation") if config.validate else None,
             **arguments,
         )
@@ -528,6 +529,17 @@ def _write_rows(path, rows):
     writer.writeheader()
     writer.writerows(rows)
     write(path, text.getvalue())
+
+
+def read_history(directory: pathlib.Path) -> dict[str, list[float]]:
+    """{column: its values by epoch} of a run, without columns that have gaps."""
+    with open(directory / HISTORY, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {
+        key: [float(row[key]) for row in rows]
+        for key in rows[0]
+        if all(row[key] for row in rows)
+    }
 
 
 def write(path: pathlib.Path, text: str):

@@ -1,6 +1,5 @@
 """What all tables share: their training runs, and a row of results."""
 
-import csv
 import functools
 import json
 import pathlib
@@ -70,14 +69,8 @@ class Runs:
 
     def histories(self):
         """{key: {column: its values by epoch} of each seed}, once they are trained."""
-
-        def read(directory):
-            with open(directory / "history.csv", newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            return {key: [float(row[key]) for row in rows] for key in rows[0]}
-
         return {
-            key: [read(directory) for _, directory in runs]
+            key: [train.read_history(directory) for _, directory in runs]
             for key, runs in self.planned.items()
         }
 
@@ -106,7 +99,7 @@ class Runs:
 
 def lesions_of(config, model):
     """What is left without gates, and how many layers change a prediction."""
-    if not any(analysis.is_gated(layer) for layer in model.layers):
+    if not config.builder.startswith("highway"):
         return {}
     lesions = analysis.lesions(model, *datasets.arrays(config.dataset, "test"))
     return {

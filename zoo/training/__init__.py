@@ -3,6 +3,7 @@
 from zoo.training.adapt import adapt
 from zoo.training.decay import set_decay
 from zoo.training.distillation import Distiller, HintTrainer
+from zoo.training.gate_monitor import GateMonitor
 from zoo.training.resume import Resume
 from zoo.training.schedules import StepSchedule
 from zoo.training.sgd import SGD
@@ -10,6 +11,7 @@ from zoo.training.sgd import SGD
 __all__ = [
     "SGD",
     "Distiller",
+    "GateMonitor",
     "HintTrainer",
     "Resume",
     "StepSchedule",

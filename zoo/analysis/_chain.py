@@ -31,7 +31,7 @@ class Chain:
 
     def __init__(self, model, without=False):
         layers = _blocks.blocks(check_model(model))
-        self.names = [name for layer in layers for name in _blocks.names_of(layer)]
+        self.names = _blocks.layer_names(model)
         begins = [model.inputs[0], *(layer.output for layer in layers)]
         ends = [*(layer.input for layer in layers), model.outputs[0]]
         self._between = [

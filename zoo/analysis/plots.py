@@ -368,7 +368,8 @@ def class_figure(
     """Routing as in Fig. 3: how the mean T of each class differs from all classes'.
 
     A panel for each class, a row for each layer, a column for each unit. White is no
-    difference; the darker, the larger, also in greyscale.
+    difference; the darker, the larger, also in greyscale. The scale ends at what .5 %
+    of the differences exceed.
 
     Args:
         by_class: `(classes, layers, units)`, or a list over layers of
@@ -386,7 +387,8 @@ def class_figure(
         by_class = by_class.swapaxes(0, 1)
     rows = [np.asarray(one) - np.nanmean(one, axis=0) for one in by_class]
     count = min(10, len(rows[0]))
-    limit = max(np.nanmax(np.abs(row)) for row in rows) or 1.0
+    away = np.abs(np.concatenate([row.ravel() for row in rows]))
+    limit = np.nanpercentile(away, 99.5) or 1.0  # single gates would hide the rest
     figure = Figure(figsize=(12, _height(len(rows), 2)), layout="constrained")
     axes = figure.subplots(-(-count // 5), 5, sharex=True, sharey=True, squeeze=False)
     for label, axis in enumerate(axes.flat):
@@ -402,7 +404,7 @@ def class_figure(
     for axis in axes[-1]:
         axis.set_xlabel("unit")
     label = "mean transform gate of the class − mean over classes"
-    figure.colorbar(image, ax=axes, label=label, aspect=40)
+    figure.colorbar(image, ax=axes, label=label, aspect=40, extend="both")
     if title:
         figure.suptitle(title)
     return figure

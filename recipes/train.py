@@ -91,7 +91,7 @@ class Run:
 
     def __init__(self, config: Config, directory: pathlib.Path, name: str):
         self.config, self.directory, self.name = config, pathlib.Path(directory), name
-        self.info = _check(config)
+        self.info = check(config)
         _check_directory(self.directory, config)
         images = self.info.num_train
         if config.train_split == "train+validation":
@@ -210,12 +210,7 @@ class Run:
 
     def _compile(self, model):
         """For learning, or for measuring alone."""
-        model.compile(
-            make_optimizer(self.config, self.steps, self.config.epochs),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=accuracies(self.info.num_classes),
-            jit_compile=self.config.jit_compile,
-        )
+        compile_model(model, self.config, self.steps, self.info.num_classes)
 
     def _fit_hints(self, arguments):
         """First stage; returns the rows of hints.csv, epoch 0 before training."""
@@ -326,6 +321,16 @@ class Run:
         plots.save(figure, self.directory / "gates.png")
 
 
+def compile_model(model: keras.Model, config: Config, steps: int, num_classes: int):
+    """Compiles with the config's optimizer and schedule, `steps` an epoch."""
+    model.compile(
+        make_optimizer(config, steps, config.epochs),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=accuracies(num_classes),
+        jit_compile=config.jit_compile,
+    )
+
+
 def accuracies(num_classes):
     """Accuracy, and that of the best five guesses where the papers print it."""
     if num_classes < 1000:
@@ -402,7 +407,7 @@ def _check_loss(epoch, logs):
         )
 
 
-def _check(config):
+def check(config):
     """The data set's facts; ValueError where the config cannot be trained."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(

@@ -312,6 +312,17 @@ def test_an_endless_stream_keeps_epochs_apart():
     assert batches(dataset.take(6)) == batches(dataset.take(6))
 
 
+def test_arrays_stream_as_their_split_does():
+    images, labels = datasets.arrays("digits", "train")
+    for arguments in ({"seed": 3, "epochs": 2}, {"shuffle": False}):
+        arguments["drop_remainder"] = True
+        mine = datasets.from_arrays(images, labels, 64, **arguments)
+        split = datasets.load("digits", "train", 64, **arguments)
+        assert batches(mine) == batches(split)
+    with pytest.raises(ValueError, match="Received: 3 images, 2 labels, batch_size=1"):
+        datasets.from_arrays(images[:3], labels[:2], 1)
+
+
 def test_drop_remainder():
     dataset = datasets.load("digits", "train", 500, epochs=2, drop_remainder=True)
     assert dataset.element_spec[0].shape == (500, 8, 8, 1)

@@ -21,7 +21,7 @@ from zoo.models import (
 __version__ = "0.1.0"
 
 # Imported at first use: they need TensorFlow, or take long to import.
-_LAZY_MODULES = ("analysis", "datasets", "distribution", "export", "training")
+_LAZY_MODULES = ("analysis", "datasets", "distribution", "export", "training", "tuning")
 _LAZY_NAMES = {
     "list_pretrained": "zoo.pretrained",
     "load": "zoo.pretrained",

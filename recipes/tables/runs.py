@@ -75,26 +75,31 @@ class Runs:
         }
 
     def _metrics(self, config, directory):
-        if (directory / train.CONFIG).exists() and not train.holds(directory, config):
-            raise Refused(
-                f"{directory} holds a run of another config; delete it to train anew."
-            )
-        path = directory / train.METRICS
-        if path.exists():
-            return json.loads(path.read_text(encoding="utf-8"))
-        run = train.Run(config, directory, directory.name)
-        try:
-            also = self.context and functools.partial(self.context, config)
-            return run.fit(artefacts=self.artefacts, also=also)
-        except FloatingPointError as error:  # a result too: it counts as chance
-            metrics = {
-                "test": {"accuracy": 1 / run.info.num_classes},
-                "parameters": run.model.count_params(),
-                "seed": config.seed,
-                "diverged": str(error),
-            }
-            train.write(path, json.dumps(metrics, indent=2) + "\n")
-            return metrics
+        also = self.context and functools.partial(self.context, config)
+        return train_once(config, directory, also, artefacts=self.artefacts)
+
+
+def train_once(config, directory, also=None, artefacts=False):
+    """Metrics of the run in the directory, which is trained if it is not finished."""
+    if (directory / train.CONFIG).exists() and not train.holds(directory, config):
+        raise Refused(
+            f"{directory} holds a run of another config; delete it to train anew."
+        )
+    path = directory / train.METRICS
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    run = train.Run(config, directory, directory.name)
+    try:
+        return run.fit(artefacts=artefacts, also=also)
+    except FloatingPointError as error:  # a result too: it counts as chance
+        metrics = {
+            "test": {"accuracy": 1 / run.info.num_classes},
+            "parameters": run.model.count_params(),
+            "seed": config.seed,
+            "diverged": str(error),
+        }
+        train.write(path, json.dumps(metrics, indent=2) + "\n")
+        return metrics
 
 
 def lesions_of(config, model):

@@ -20,17 +20,25 @@ EPOCHS = {"full": 400, "small": 15}
 LOSSES = (1e-1, 1e-2, 1e-3, 1e-4)  # of the second table: steps to get there
 
 
+# What the search ranges over. T15 §3.1 prints the range of the gate bias.
+RATES = (1e-3, 1e-1)  # evenly in the logarithm
+MOMENTA = (0.8, 0.9, 0.95)
+DECAY_RATES = (0.8, 0.9, 0.95, 0.99)  # an epoch
+ACTIVATIONS = ("relu", "tanh")
+GATE_BIASES = tuple(float(-b) for b in range(1, 11))
+
+
 def draw_settings(kind, depth, trial):
     """The hyper-parameters of a trial: a pure function of the net and its number."""
     rng = np.random.default_rng([ord(kind[0]), depth, trial])
     settings = {
-        "learning_rate": float(10 ** rng.uniform(-3, -1)),
-        "momentum": float(rng.choice([0.8, 0.9, 0.95])),
-        "decay_rate": float(rng.choice([0.8, 0.9, 0.95, 0.99])),  # an epoch
-        "activation": str(rng.choice(["relu", "tanh"])),
+        "learning_rate": float(10 ** rng.uniform(*np.log10(RATES))),
+        "momentum": float(rng.choice(MOMENTA)),
+        "decay_rate": float(rng.choice(DECAY_RATES)),
+        "activation": str(rng.choice(ACTIVATIONS)),
     }
     if kind == "highway":
-        settings["gate_bias"] = float(-rng.integers(1, 11))  # −1 … −10, T15 §3.1
+        settings["gate_bias"] = float(rng.choice(GATE_BIASES))
     return settings
 
 

@@ -9,6 +9,7 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -324,6 +325,182 @@ def share_figure(shares: Mapping[str, Sequence[float]], *, title: str = "") -> F
     if title:
         axis.set_title(title, fontsize=10)
     return figure
+
+
+def tuning_figure(
+    trials: Sequence[Mapping],
+    *,
+    parameter: str = "gate_bias",
+    depths: bool = False,
+    chance: float | None = None,
+    title: str = "",
+) -> Figure:
+    """Validation accuracy against the gate bias, and where nets fail to train.
+
+    Each trial is its mean with a bar of one standard deviation on either side; one
+    whose nets all stay at chance is a cross. Where every trial of a bias does, the
+    ground is shaded.
+
+    Args:
+        trials: dicts with `parameter`, `accuracy` (None: failed, not drawn), `std`,
+            `trains`, how many of its nets left chance, and `depth` for `depths`.
+        parameter: the horizontal axis.
+        depths: whether to draw a line for each depth, and, in a second panel, the best
+            bias against depth with those within a standard error of the best.
+        chance: accuracy of guessing, a dashed line.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    trials = [trial for trial in trials if trial["accuracy"] is not None]
+    figure = Figure(figsize=(11 if depths else 6.5, 4.2), layout="constrained")
+    axis, *others = figure.subplots(1, 2 if depths else 1, squeeze=False)[0]
+    series = {}
+    for trial in sorted(trials, key=lambda t: t[parameter]):
+        series.setdefault(trial["depth"] if depths else None, []).append(trial)
+    for i, depth in enumerate(sorted(series)):
+        mine = series[depth]
+        x, y, std = (
+            np.array([t[k] for t in mine]) for k in (parameter, "accuracy", "std")
+        )
+        fails = np.array([t["trains"] == 0 for t in mine])
+        style = {"color": _COLOURS[i % 4], "capsize": 3, "zorder": 2}
+        if len(set(x)) == len(x):
+            axis.plot(x, y, color=_COLOURS[i % 4], alpha=0.6)
+        label = "mean ± standard deviation" if depth is None else f"depth {depth}"
+        trained = x[~fails], y[~fails], std[~fails]
+        axis.errorbar(*trained, fmt="osD^"[i % 4], ms=5, label=label, **style)
+        axis.errorbar(x[fails], y[fails], std[fails], fmt="x", ms=7, **style)
+    shaded, values = False, sorted({trial[parameter] for trial in trials})
+    for place, value in enumerate(values):
+        here = [trial for trial in trials if trial[parameter] == value]
+        if all(trial["trains"] == 0 for trial in here):
+            before, after = values[max(place - 1, 0)], values[place + 1 : place + 2]
+            edges = (before + value) / 2, (value + (after or [value])[0]) / 2
+            margin = 0.5 if len(values) == 1 else 0
+            axis.axvspan(
+                edges[0] - margin, edges[1] + margin, color="0.88", lw=0, zorder=0
+            )
+            shaded = True
+    if any(trial["trains"] == 0 for trial in trials):
+        axis.plot([], [], "x", color="0.3", ms=7, label="fails to train")
+    if shaded:
+        axis.fill_between([], [], color="0.88", label="all fail to train")
+    if chance is not None:
+        axis.axhline(chance, ls="--", color="0.5", label="chance")
+    axis.set_xlabel(f"initial {parameter.replace('_', ' ')}")
+    axis.set_ylabel("accuracy on the held-out folds")
+    axis.set_ylim(0, 1.02)
+    axis.legend(fontsize=8)
+    for panel in others:
+        _best_by_depth(panel, series, parameter)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _best_by_depth(axis, series, parameter):
+    """The best bias of each depth, and the range of those as good."""
+    for depth, trials in sorted(series.items()):
+        best = max(trials, key=lambda trial: trial["accuracy"])
+        if best["trains"] == 0:
+            continue
+        error = best["std"] / max(best["nets"], 1) ** 0.5
+        good = [
+            trial[parameter]
+            for trial in trials
+            if trial["accuracy"] >= best["accuracy"] - error
+        ]
+        axis.plot([depth] * 2, [min(good), max(good)], color="#0072B2", lw=6, alpha=0.3)
+        axis.plot(depth, best[parameter], "o", color="#0072B2")
+    axis.plot([], [], "o", color="#0072B2", label="best")
+    label = "within a standard error of it"
+    axis.plot([], [], color="#0072B2", lw=6, alpha=0.3, label=label)
+    biases = [trial[parameter] for trials in series.values() for trial in trials]
+    axis.set_ylim(min(biases) - 0.5, max(biases) + 0.5)
+    axis.set_xscale("log")
+    axis.set_xticks(sorted(series), sorted(series))
+    axis.minorticks_off()
+    axis.set_xlabel("depth")
+    axis.set_ylabel(f"best initial {parameter.replace('_', ' ')}")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+
+
+def parallel_figure(
+    trials: Sequence[Mapping],
+    names: Sequence[str],
+    importance: Mapping[str, float],
+    *,
+    title: str = "",
+) -> Figure:
+    """Parallel coordinates: a line a trial through its parameters to its accuracy.
+
+    Args:
+        trials: dicts with the parameters and `accuracy` (None: failed, not drawn).
+        names: of the parameters, axes from left to right.
+        importance: {name: share}, written above the axes.
+        title: of the figure.
+
+    Returns:
+        The figure.
+    """
+    trials = [trial for trial in trials if trial["accuracy"] is not None]
+    trials = sorted(trials, key=lambda trial: trial["accuracy"])  # the best on top
+    figure = Figure(figsize=(1.7 * len(names) + 3, 4.6), layout="constrained")
+    axis = figure.subplots()
+    columns = []
+    for place, name in enumerate([*names, "accuracy"]):
+        values = [trial[name] for trial in trials]
+        heights, ticks = _heights(values)
+        columns.append(heights)
+        axis.plot([place] * 2, [0, 1], color="0.4", lw=1)
+        for height, text in ticks:
+            axis.plot([place - 0.03, place], [height] * 2, color="0.4", lw=1)
+            axis.text(
+                place - 0.05,
+                height,
+                text,
+                ha="right",
+                va="center",
+                fontsize=7,
+                bbox={"color": "white", "alpha": 0.7, "pad": 0.8},
+                zorder=3,
+            )
+        share = f"\n{100 * importance[name]:.0f} %" if name in importance else ""
+        axis.text(place, 1.04, name.replace("_", " ") + share, ha="center", fontsize=9)
+    lines = np.array(columns).T
+    scores = np.array([trial["accuracy"] for trial in trials])
+    span = np.ptp(scores) or 1.0
+    colours = matplotlib.colormaps["viridis"]
+    for line, score in zip(lines, scores, strict=True):
+        colour = colours((score - scores.min()) / span)
+        axis.plot(range(len(line)), line, color=colour, alpha=0.75, lw=1.3)
+    axis.set_xlim(-0.6, len(names) + 0.3)
+    axis.set_ylim(-0.04, 1.2)
+    axis.axis("off")
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _heights(values):
+    """Where values stand on an axis from 0 to 1, and its ticks (height, text)."""
+    if isinstance(values[0], str) or len(set(values)) <= 11:
+        known = sorted(set(values))
+        scale = max(len(known) - 1, 1)
+        heights = [known.index(value) / scale for value in values]
+        texts = [v if isinstance(v, str) else f"{v:.4g}" for v in known]
+        return heights, [(i / scale, text) for i, text in enumerate(texts)]
+    low, high = min(values), max(values)
+    if low > 0 and high / low > 20:  # a rate
+        ticks = np.geomspace(low, high, 5)
+        heights = np.log(np.array(values) / low) / np.log(high / low)
+    else:
+        ticks = np.linspace(low, high, 5)
+        heights = (np.array(values) - low) / (high - low)
+    return list(heights), [(i / 4, f"{tick:.3g}") for i, tick in enumerate(ticks)]
 
 
 def character_figure(

@@ -130,6 +130,60 @@ def arrays(
     return _view(part.images)[first:end], _view(part.labels)[first:end]
 
 
+def from_arrays(
+    images: np.ndarray,
+    labels: np.ndarray,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    shuffle: bool = True,
+    epochs: int | None = 1,
+    drop_remainder: bool = False,
+) -> tf.data.Dataset:
+    """Streams arrays as `load` streams a split: for folds, or data of one's own.
+
+    Args:
+        images: `(examples, height, width, channels)`.
+        labels: `(examples,)`, integers.
+        batch_size, seed, epochs, drop_remainder: As in `load`.
+        shuffle: Whether each epoch gets an order of its own. Defaults to True.
+
+    Returns:
+        A `tf.data.Dataset` of batches, as from `load`.
+
+    Raises:
+        ValueError: If there are no examples for a batch, or not as many images as
+            labels.
+
+    Example:
+        >>> import zoo
+        >>> images, labels = zoo.datasets.arrays("digits", "train")
+        >>> len(zoo.datasets.from_arrays(images[:100], labels[:100], 64))
+        2
+    """
+    batch_size = _integer("batch_size", batch_size, 1)
+    count = len(labels)
+    steps = steps_per_epoch(count, batch_size, drop_remainder)
+    if len(images) != count or steps == 0:
+        raise ValueError(
+            "`images` and `labels` must be as many, and enough for a batch. Received: "
+            f"{len(images)} images, {count} labels, batch_size={batch_size}"
+        )
+    with tf.device("CPU:0"):
+        part = _Part(tf.constant(images), tf.constant(labels), count)
+    order, examples = part.pipeline(0, count, seed=seed, shuffle=shuffle)
+    return stream(
+        order,
+        examples,
+        count=count,
+        batch_size=batch_size,
+        epoch=0,
+        step=0,
+        epochs=epochs,
+        drop_remainder=drop_remainder,
+    )
+
+
 def load(
     name: str,
     split: str,

@@ -49,8 +49,8 @@ def conv_stack(
 ):
     """dropout → plain convolution → layers → pool, stage by stage, then the head.
 
-    `make_layer(name, filters, size, kernels)` returns one layer; a plain convolution
-    comes before a stage only where the width changes.
+    `make_layer(stage, name, filters, size, kernels)` returns one layer; a plain
+    convolution comes before a stage only where the width changes.
     """
     include_top, pooling, stage_outputs = outputs
     check_outputs(include_top, pooling, stage_outputs)
@@ -102,11 +102,11 @@ def conv_stack(
         if len(sizes) == 1:
             stage_name = f"{layer_prefix}_stage_{stage}"
             draw = fork(kernels, f"stage_{stage}")
-            template = make_layer(stage_name, filters, sizes[0], draw)
+            template = make_layer(stage, stage_name, filters, sizes[0], draw)
             x = repeat(template, names_here, x)
         else:  # sizes in turn
             for one, size in zip(names_here, itertools.cycle(sizes), strict=False):
-                x = make_layer(one, filters, size, fork(kernels, one))(x)
+                x = make_layer(stage, one, filters, size, fork(kernels, one))(x)
         maps[f"stage_{stage}"] = x
         if stage <= len(pools):
             size, strides = pools[stage - 1]

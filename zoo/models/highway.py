@@ -177,7 +177,7 @@ def highway_cnn(
     include_top: bool = True,
     pooling: str | None = None,
     stage_outputs: bool = False,
-    gate_bias: float = -2.0,
+    gate_bias: float | Sequence[float] = -2.0,
     carry: str = "coupled",
     rescale: float | None = None,
     contrast: bool = False,
@@ -216,7 +216,7 @@ def highway_cnn(
         include_top, pooling, stage_outputs: as in `preact_resnet`; the maps of the
             stages are those before their pools.
         gate_bias: initial bias of the transform gates: −2 in the CIFAR nets, −1 in
-            the MNIST nets.
+            the MNIST nets. Or one for each stage.
         carry: as in `HighwayConv`.
         rescale: factor on the raw pixels; None is 1/255.
         contrast: `ContrastNormalization` in place of `rescale`.
@@ -249,11 +249,18 @@ def highway_cnn(
         Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", §3.2–3.3.
     """
 
-    def layer(name, filters, size, kernels):
+    one_bias = isinstance(gate_bias, (int, float))
+    if not one_bias and len(gate_bias) != len(stages):
+        raise ValueError(
+            "`gate_bias` must be a number, or one for each of the "
+            f"{len(stages)} stages. Received: gate_bias={gate_bias}"
+        )
+
+    def layer(stage, name, filters, size, kernels):
         return HighwayConv(
             filters,
             size,
-            gate_bias=gate_bias,
+            gate_bias=gate_bias if one_bias else gate_bias[stage - 1],
             carry=carry,
             kernel_initializer=fork(kernels, name),
             gate_kernel_initializer=fork(kernels, name + "_gate"),

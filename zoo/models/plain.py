@@ -128,7 +128,7 @@ def plain_cnn(
         77706
     """
 
-    def layer(name, filters, size, kernels):
+    def layer(stage, name, filters, size, kernels):
         return keras.layers.Conv2D(
             filters,
             size,

@@ -1,6 +1,7 @@
 """Parts of training runs: optimizer, weight decay, schedules and resuming."""
 
 from zoo.training.adapt import adapt
+from zoo.training.at_chance import StopAtChance
 from zoo.training.decay import set_decay
 from zoo.training.distillation import Distiller, HintTrainer
 from zoo.training.gate_monitor import GateMonitor
@@ -14,6 +15,7 @@ __all__ = [
     "GateMonitor",
     "HintTrainer",
     "Resume",
+    "StopAtChance",
     "StepSchedule",
     "adapt",
     "set_decay",

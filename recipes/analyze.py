@@ -190,11 +190,20 @@ class Analysis:
         )
 
     def prune(self, limit, epochs, out):
-        """Prunes by this split, writes the smaller net into `out`."""
+        """Prunes, writes the smaller net into `out`.
+
+        It chooses by the validation images if the net was not trained on them, and
+        reports on this split; else it does both on halves of this split.
+        """
+        chosen_by, report_data = (self.images, self.labels), None
+        left_out = self.card.get("recipe", {}).get("train_split") == "train"
+        if left_out and self.split == "test":
+            report_data = chosen_by
+            chosen_by = datasets.arrays(self.dataset, "validation")
         shallow, report = analysis.prune(
             self.model,
-            self.images,
-            self.labels,
+            *chosen_by,
+            report_data=report_data,
             max_accuracy_loss=limit,
             fine_tune=self._tuner(epochs) if epochs else None,
         )

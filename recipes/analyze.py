@@ -348,7 +348,11 @@ def parse(argv):
         help="prune, for at most so much accuracy (0.001)",
     )
     parser.add_argument(
-        "--fine-tune", type=int, default=0, metavar="EPOCHS", help="of the pruned net"
+        "--fine-tune",
+        type=int,
+        default=0,
+        metavar="EPOCHS",
+        help="of the pruned net, in turn with more pruning",
     )
     return parser.parse_args(argv)
 

@@ -159,6 +159,35 @@ def test_fine_tuning():
     assert report.accuracy_before_tuning == report.accuracy_before
 
 
+def test_pruning_and_tuning_in_turn():
+    """As if the training taught the fifth layer to carry."""
+
+    def train(shallow):
+        tuned.append(shallow)
+        if len(tuned) == 1:
+            gate = shallow.get_layer("highway_05").gate
+            gate.kernel.assign(np.zeros((16, 16)))
+            gate.bias.assign(np.full(16, -200.0))
+            labels[:] = own_labels(shallow, images)
+
+    tuned = []
+    model, (images, _) = net(), digits()
+    labels = own_labels(model, images)
+    shallow, report = analysis.prune(
+        model,
+        images,
+        labels,
+        max_accuracy_loss=0.0,
+        report_data=(images, labels),
+        fine_tune=train,
+    )
+    kept = [[la.name for la in one.layers if "highway" in la.name] for one in tuned]
+    assert kept == [KEPT, KEPT[:1]]
+    assert tuned[1] is shallow and report.kept == KEPT[:1]
+    assert report.removed[-1] == "highway_05" and len(report.removed) == 5
+    assert report.accuracy_after == report.chosen_by_after == 1.0
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -22,7 +22,8 @@ class PruneReport(NamedTuple):
         kept, removed: names of layers; the removed ones in the order in which they
             went, those of one round by their cost.
         accuracy_before, accuracy_after, loss_before, loss_after: on the report data.
-        accuracy_before_tuning: of the smaller net before `fine_tune`; None without.
+        accuracy_before_tuning: of the smaller net before the last `fine_tune`; None
+            without.
         chosen_by_before, chosen_by_after: accuracy on the data that chose.
         images, chosen_by_images: size of report data and of the data that chose.
         parameters_before, parameters_after: counts.
@@ -83,7 +84,9 @@ def prune(
 
     Each round measures the loss without each layer that is left, finds how many of the
     cheapest the accuracy lets go together, and takes out half of those; the costs
-    change with what is gone. The rounds end when not even one can go.
+    change with what is gone. The rounds end when not even one can go. With `fine_tune`
+    the smaller net is then trained, and what its accuracy lets go after that taken out,
+    in turn, until nothing more can go.
 
     Args:
         model: functional or Sequential model with highway layers or residual units; it
@@ -94,7 +97,8 @@ def prune(
         report_data: (images, labels) for the report. None (the default) takes half of
             each class away from `images`, so that the report never shows data that
             chose.
-        fine_tune: function that compiles and trains the smaller model in place.
+        fine_tune: function that compiles and trains the smaller model in place; None
+            (the default) prunes once, without training.
         seed: of the halves.
         batch_size: as for `lesions`.
         max_rounds: a limit on the time, which grows with the rounds.
@@ -123,33 +127,54 @@ def prune(
             "`max_accuracy_loss` must be a share in 0 … 1. "
             f"Received: max_accuracy_loss={max_accuracy_loss!r}"
         )
-    chain = Chain(model, without=True)
+    Chain(model, without=True)  # refuses nets that are no chain
     if report_data is None:
         (images, labels), report_data = _halves(images, labels, seed)
     report_images, report_labels = report_data
     report_images = check_images(model, report_images)
     report_data = report_images, check_labels(model, report_images, report_labels)
 
-    def measured(closed, base):
-        return measure(chain, model, images, labels, closed, batch_size, base)[:2]
+    names, name = _blocks.layer_names(model), f"{model.name}_pruned"
+    before = after = _evaluate(model, *report_data)
+    shallow, removed, rounds, untuned, lowest = model, [], 0, None, None
+    while len(removed) < len(names):
+        chain = Chain(shallow, without=True)
 
-    removed, rounds, chosen_by = _choose(
-        measured, chain.names, _removable(model), max_accuracy_loss, max_rounds
-    )
-    shallow = without_layers(model, removed, f"{model.name}_pruned")
-    before, untuned = (_evaluate(m, *report_data) for m in (model, shallow))
-    after = untuned
-    if fine_tune is not None:
+        def measured(closed, base, chain=chain, net=shallow):
+            return measure(chain, net, images, labels, closed, batch_size, base)[:2]
+
+        taken, more, accuracies = _choose(
+            measured,
+            chain.names,
+            _removable(shallow),
+            max_accuracy_loss,
+            lowest,
+            max_rounds - rounds,
+        )
+        rounds += more
+        if lowest is None:
+            first, lowest = accuracies[0], accuracies[0] - max_accuracy_loss
+        if not taken:
+            break
+        removed += taken
+        shallow = without_layers(shallow, taken, name)
+        after = _evaluate(shallow, *report_data)
+        if fine_tune is None:
+            break
+        untuned = after
         fine_tune(shallow)
         after = _evaluate(shallow, *report_data)
+    if shallow is model:
+        shallow = without_layers(model, (), name)
+    chosen_by = first, _evaluate(shallow, images, labels)[1]
     latency_batch = min(128, len(report_images))
     times = latency((model, shallow), report_images[:latency_batch])
     report = PruneReport(
-        [name for name in chain.names if name not in removed],
+        [name for name in names if name not in removed],
         removed,
         before[1],
         after[1],
-        None if fine_tune is None else untuned[1],
+        untuned[1] if untuned else None,
         before[0],
         after[0],
         *chosen_by,
@@ -165,8 +190,11 @@ def prune(
     return shallow, report
 
 
-def _choose(measured, names, removable, limit, max_rounds):
-    """(names to take out, rounds, (accuracy before, after) on the data that chose)."""
+def _choose(measured, names, removable, limit, lowest, max_rounds):
+    """(names to take out, rounds, (accuracy before, after) on the data that chose).
+
+    The accuracy may fall to `lowest`; by `limit` where that is None.
+    """
     place = {name: i for i, name in enumerate(names)}
     gone = np.zeros(len(names), bool)
     removed, rounds = [], 0
@@ -181,7 +209,7 @@ def _choose(measured, names, removable, limit, max_rounds):
         return measured(rows([some]), gone)[1, 1]
 
     before = accuracy([])
-    floor = before - limit - 1e-9  # what rounds off in a mean
+    floor = (before - limit if lowest is None else lowest) - 1e-9  # for rounding
     while rounds < max_rounds:
         left = [name for name in removable if name not in removed]
         if not left:

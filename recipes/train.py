@@ -6,8 +6,9 @@
 
 A run directory holds config.json, history.csv, metrics.json, curves.png, gates.png and
 the trained net as a SavedModel; with hints of a teacher hints.csv and hints.png too.
-Stop it with Ctrl-C: the same command goes on after the last whole epoch. Wrong input
-ends with one sentence and exit code 2, before any training.
+Every 250 steps the gates go into history.csv and tensorboard/. Stop it with Ctrl-C: the
+same command goes on after the last whole epoch. Wrong input ends with one sentence and
+exit code 2, before any training.
 """
 
 import argparse
@@ -56,7 +57,7 @@ class Stage:
         self.trainer, self.epochs, self.resume = trainer, epochs, resume
         self.data = stream(resume.restore(trainer))
 
-    def fit(self, write_history, **arguments):
+    def fit(self, write_history, callbacks=(), **arguments):
         """Trains the epochs that are left; `write_history()` follows each."""
         if self.resume.epoch < self.epochs:
             self.trainer.fit(
@@ -65,6 +66,7 @@ class Stage:
                 initial_epoch=self.resume.epoch,
                 callbacks=[
                     keras.callbacks.LambdaCallback(on_epoch_end=_check_loss),
+                    *callbacks,  # what they log is kept
                     self.resume,
                     keras.callbacks.LambdaCallback(
                         on_epoch_end=lambda epoch, logs: write_history()
@@ -155,6 +157,7 @@ class Run:
         history = self.learning.resume
         self.learning.fit(
             lambda: _write_rows(self.directory / HISTORY, history.history),
+            callbacks=self._watch_gates() if artefacts else (),
             validation_data=self._data("validation") if config.validate else None,
             **arguments,
         )
@@ -230,6 +233,19 @@ class Run:
         )
         return [first, *stage.resume.history]
 
+    def _has_gates(self):
+        """Whether there are gates, and images to look at them with."""
+        gated = any(map(analysis.is_gated, self.model.layers))
+        return gated and self.info.image_shape is not None
+
+    def _watch_gates(self):
+        """Gates of a fixed sample in history.csv and TensorBoard, if there are any."""
+        if not self._has_gates():
+            return []
+        sample = self._data("validation").unbatch().batch(128)
+        images = next(iter(sample))[0].numpy()
+        return [training.GateMonitor(images, log_dir=self.directory / "tensorboard")]
+
     def _metrics(self, hints):
         training.set_decay(
             self.model, 0.0, "everything"
@@ -299,15 +315,17 @@ class Run:
             plots.save(figure, self.directory / "hints.png")
         history = self.learning.resume.history
         figure = plots.history_figure(
-            {key: [row[key] for row in history] for key in history[0]},
+            {
+                key: [row[key] for row in history]
+                for key in ("loss", "accuracy", "val_loss", "val_accuracy")
+                if key in history[0]
+            },
             test_accuracy=metrics["test"]["accuracy"],
             title=self.name,
         )
         plots.save(figure, self.directory / "curves.png")
-        if self.info.image_shape is None or not any(
-            analysis.is_gated(layer) for layer in self.model.layers
-        ):
-            return  # text, or a plain net
+        if not self._has_gates():
+            return
         data = self._data("test").unbatch().batch(2000).take(1)
         images = next(iter(data))[0].numpy()
         one = analysis.trace(self.model, images[:1])
@@ -528,9 +546,10 @@ def _plain(config):
 
 
 def _write_rows(path, rows):
-    """Rows of history as CSV; the last one has all columns."""
+    """Rows of history as CSV; not all of them have all columns."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[-1]), lineterminator="\n")
+    columns = dict.fromkeys(key for row in (rows[-1], *rows) for key in row)
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write(path, text.getvalue())

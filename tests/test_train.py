@@ -357,6 +357,17 @@ def test_rates_out_of_range(tmp_path, capsys, field):
     assert f"error: `{name}` must be a number" in capsys.readouterr().err
 
 
+def test_gates_are_watched(tmp_path):
+    """Every 250 steps: at the end of the 13th epoch of 20 steps."""
+    assert run(tmp_path / "run", "--epochs", "14") == 0
+    rows = history(tmp_path / "run")
+    looked = [row["epoch"] for row in rows if row["gate_mean"]]
+    assert looked == ["13"]
+    assert -2.5 < float(rows[12]["gate_bias"]) < -1.5
+    assert "gate_mean" not in train.read_history(tmp_path / "run")
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
 def test_decoupled_decay_leaves_biases_alone():
     config = configs.load(SMALL).replace(
         optimizer={"name": "adamw", "learning_rate": 0.1, "weight_decay": 0.5}

@@ -81,14 +81,17 @@ class GateMonitor(keras.callbacks.Callback):
 
     def _looks(self):
         """How many times `every` steps have gone by since the training began."""
-        return int(self.model.optimizer.iterations) // self.every
+        return self._step() // self.every
+
+    def _step(self):
+        return int(self.model.optimizer.iterations.numpy())
 
     def _write(self, means, biases):
         import tensorflow as tf
 
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(str(self.log_dir))
-        step = int(self.model.optimizer.iterations)
+        step = self._step()
         with self._writer.as_default(step=step):
             tf.summary.histogram("gates/mean", np.concatenate(means))
             tf.summary.histogram("gates/bias", np.concatenate(biases))

@@ -189,6 +189,12 @@ class Analysis:
             columns, test_accuracy=test, title=self.name
         )
 
+    def place(self):
+        """Where it is written if nothing is said: with the run, if it is one."""
+        if self.run is not None and (self.run / train.CONFIG).is_file():
+            return self.run / "analysis"
+        return pathlib.Path("runs/analysis") / self.name
+
     def prune(self, limit, epochs, out):
         """Prunes, writes the smaller net into `out`.
 
@@ -335,7 +341,11 @@ def parse(argv):
     parser.add_argument("--split", default="test", help="train, validation or test")
     parser.add_argument("--images", type=int, help="the first so many; default: all")
     parser.add_argument("--image", type=int, default=0, help="the one shown; default 0")
-    parser.add_argument("--out", type=pathlib.Path, help="default: analysis/NAME")
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        help="default: analysis/ of the run, else runs/analysis/NAME",
+    )
     parser.add_argument(
         "--served", action="store_true", help="through the endpoint `gates` alone"
     )
@@ -372,7 +382,7 @@ def main(argv=None) -> int:
         work = Analysis(
             args.name, args.dataset, args.split, args.images, args.image, args.served
         )
-        out = args.out or pathlib.Path("analysis") / work.name
+        out = args.out or work.place()
         if out.exists() and not out.is_dir():
             raise ValueError(f"`--out` must be a directory. Received: {out}, a file")
         work.measure()

@@ -4,7 +4,8 @@
     python recipes/export.py runs/seed_0 --name highway_mlp_digits_50
 
 The run must be finished. The folder is written beside its place and renamed into it; an
-older release of that name is replaced only with `--overwrite`.
+older release of that name is replaced only with `--overwrite`. The report of
+`recipes/analyze.py runs/NAME` goes along if it is there.
 """
 
 import argparse
@@ -23,7 +24,14 @@ from recipes import train  # noqa: E402
 from zoo import export, pretrained  # noqa: E402
 
 # what goes along, if it is there
-BESIDE = ("history.csv", "curves.png", "gates.png", "hints.csv", "hints.png")
+BESIDE = (
+    "history.csv",
+    "curves.png",
+    "gates.png",
+    "hints.csv",
+    "hints.png",
+    "analysis/report.html",
+)
 
 
 def release(run: pathlib.Path, place: pathlib.Path, overwrite: bool = False):
@@ -49,7 +57,7 @@ def release(run: pathlib.Path, place: pathlib.Path, overwrite: bool = False):
         shutil.copytree(folder, copy)
         for name in BESIDE:
             if (run / name).is_file():
-                shutil.copy2(run / name, copy / name)
+                shutil.copy2(run / name, copy / pathlib.Path(name).name)
         card = {**card, "name": place.name, "sha256": export.hashes(copy)}
         text = json.dumps(card, indent=2, ensure_ascii=False) + "\n"
         (copy / export.CARD).write_text(text, encoding="utf-8")

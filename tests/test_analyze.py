@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import zoo
-from recipes import analyze, findings
+from recipes import analyze, findings, train
 from zoo.analysis import GateSparsity, Lesions, OutputChange, Trace
 
 
@@ -59,6 +59,20 @@ def test_a_saved_model(saved, tmp_path, capsys):
     )
     assert np.allclose(live, served, atol=1e-6)
     assert not (tmp_path / "served" / "lesions.csv").exists()
+
+
+def test_a_run_that_left_the_validation_images_out(tmp_path, capsys):
+    run = tmp_path / "run"
+    changes = ("train_split=train", "model.depth=3", "model.units=4")
+    arguments = [part for change in changes for part in ("--set", change)]
+    command = ["highway_mlp_digits_5", "--run-dir", str(run), "--epochs", "1"]
+    assert train.main([*command, *arguments]) == 0
+    assert analyze.main([str(run), "--prune"]) == 0
+    pruned = json.loads((run / "analysis" / "prune.json").read_text())
+    assert (pruned["chosen_by_images"], pruned["images"]) == (127, 540)
+    assert {"curves.png", "report.html"} <= {
+        p.name for p in (run / "analysis").iterdir()
+    }
 
 
 def test_keras_file_of_a_residual_net(tmp_path, capsys):

@@ -24,6 +24,8 @@ def root(tmp_path, monkeypatch):
 
 
 def test_release_loads_by_name_with_its_log(run, root, monkeypatch, capsys):
+    (run / "analysis").mkdir()
+    (run / "analysis" / "report.html").write_text("<html></html>")
     assert export.main([str(run), "--name", "released"]) == 0
     assert "card.json, curves.png" in capsys.readouterr().out
     assert [p.name for p in root.iterdir()] == ["released"]
@@ -34,7 +36,9 @@ def test_release_loads_by_name_with_its_log(run, root, monkeypatch, capsys):
     images = np.ones((2, 8, 8, 1))
     assert np.array_equal(model(images), zoo.load(run)(images))
     card = json.loads((root / "released" / "card.json").read_text(encoding="utf-8"))
-    assert {"history.csv", "curves.png", "gates.png"} <= card["sha256"].keys()
+    assert {"history.csv", "curves.png", "gates.png", "report.html"} <= card[
+        "sha256"
+    ].keys()
     (root / "released" / "history.csv").write_text("changed")
     with pytest.raises(ValueError, match="history.csv is not the file on its card"):
         zoo.load("released")

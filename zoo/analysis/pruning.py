@@ -78,7 +78,7 @@ def prune(
     fine_tune: Callable[[keras.Model], None] | None = None,
     seed: int = 0,
     batch_size: int | None = None,
-    max_rounds: int = 20,
+    max_rounds: int = 50,
 ) -> tuple[keras.Model, PruneReport]:
     """Takes out the layers that a net needs least, the cheapest first.
 

@@ -35,8 +35,9 @@ def test_a_peer_has_the_zoo_s_losses(name, kind):
     keras.utils.set_random_seed(1)  # weights come from the arrays alone
     ours = zoo_keras.start(net, arrays, batch)
     theirs = peer.start(net, arrays, batch, **options)
-    for _ in range(3):  # first loss, and losses after training steps
-        assert abs(ours(1) - theirs(1)) < 1e-5 * net["depth"]
+    assert abs(ours(1) - theirs(1)) < 1e-5 * net["depth"]
+    for _ in range(2):  # A ReLU that rounds to the other side of 0 moves them by 1e-3.
+        assert abs(ours(1) - theirs(1)) < 5e-3
 
 
 def test_depth_writes_table_and_plot(tmp_path, monkeypatch, capsys):

@@ -181,7 +181,7 @@ def test_names_and_info():
         "ag_news_subset",
         "lm1b",
     ]
-    for name in datasets.names():
+    for name in datasets.names()[:-2]:  # the last two are downloaded
         info = datasets.info(name)
         assert info.name == name
         assert len(set(info.class_names)) == info.num_classes

@@ -81,6 +81,8 @@ def test_registered_names():
     kinds |= {BatchNorm, Net, zoo.training.SGD, zoo.training.StepSchedule}
     assert {keras.saving.get_registered_name(kind) for kind in kinds} == {
         "zoo>BatchNorm",
+        "zoo>CharacterConv",
+        "zoo>CharacterTokenizer",
         "zoo>ContrastNormalization",
         "zoo>Highway",
         "zoo>HighwayConv",
@@ -88,6 +90,7 @@ def test_registered_names():
         "zoo>MaxoutConv",
         "zoo>MaxoutDense",
         "zoo>MeanImage",
+        "zoo>MeanOfWords",
         "zoo>Net",
         "zoo>PadCropFlip",
         "zoo>PreActResidual",

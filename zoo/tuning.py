@@ -266,7 +266,7 @@ class GateBiasModel(keras_tuner.HyperModel):
         >>> nets.settings(space)
         {'gate_bias': -1, 'depth': 3}
         >>> nets.build(space).count_params()
-        13660
+        13960
     """
 
     def __init__(

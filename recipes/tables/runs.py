@@ -104,7 +104,8 @@ def train_once(config, directory, also=None, artefacts=False):
 
 def lesions_of(config, model):
     """What is left without gates, and how many layers change a prediction."""
-    if not config.builder.startswith("highway"):
+    gated = any(map(analysis.is_gated, model.layers))
+    if not (gated and config.builder.startswith("highway")):
         return {}
     lesions = analysis.lesions(model, *datasets.arrays(config.dataset, "test"))
     return {

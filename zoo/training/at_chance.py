@@ -39,7 +39,7 @@ class StopAtChance(keras.callbacks.Callback):
         >>> import zoo
         >>> images, labels = zoo.datasets.arrays("digits", "train")
         >>> round(zoo.training.StopAtChance(images, labels, steps=100).chance, 4)
-        2.3024
+        2.3025
     """
 
     def __init__(self, images, labels, steps, margin=0.01, growth=4.0):

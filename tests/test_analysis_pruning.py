@@ -142,21 +142,26 @@ def test_separate_carry_is_taken_out_not_closed():
     assert np.allclose(shallow.predict(images, verbose=0), y, atol=1e-6)
 
 
-def test_fine_tuning():
+@pytest.mark.parametrize("limit, undone", [(0.0, True), (1.0, False)])
+def test_fine_tuning_that_makes_it_worse(limit, undone):
     def train(shallow):
         tuned.append(shallow)
-        bias = np.zeros(10)
-        bias[3] = 1e4
-        shallow.get_layer("logits").bias.assign(bias)
+        shallow.get_layer("logits").bias.assign(1e4 * np.eye(10)[3])
 
     tuned = []
     model, (images, _) = net(), digits()
     labels = own_labels(model, images)
-    shallow, report = analysis.prune(model, images, labels, fine_tune=train)
+    shallow, report = analysis.prune(
+        model, images, labels, max_accuracy_loss=limit, fine_tune=train
+    )
     assert tuned == [shallow]
     half = analysis.pruning._halves(images, labels, 0)[1][1]
-    assert report.accuracy_after == np.mean(half == 3)
-    assert report.accuracy_before_tuning == report.accuracy_before
+    if undone:
+        assert report.kept == KEPT
+        assert report.accuracy_after == report.accuracy_before == 1.0
+        assert np.array_equal(own_labels(shallow, images), labels)
+    else:
+        assert report.accuracy_after == np.mean(half == 3)
 
 
 def test_pruning_and_tuning_in_turn():

@@ -86,7 +86,8 @@ def prune(
     cheapest the accuracy lets go together, and takes out half of those; the costs
     change with what is gone. The rounds end when not even one can go. With `fine_tune`
     the smaller net is then trained, and what its accuracy lets go after that taken out,
-    in turn, until nothing more can go.
+    in turn, until nothing more can go. A training that leaves less than the accuracy
+    asked for is undone and ends it.
 
     Args:
         model: functional or Sequential model with highway layers or residual units; it
@@ -161,8 +162,11 @@ def prune(
         after = _evaluate(shallow, *report_data)
         if fine_tune is None:
             break
-        untuned = after
+        untuned, weights = after, shallow.get_weights()
         fine_tune(shallow)
+        if _evaluate(shallow, images, labels)[1] < lowest - 1e-9:
+            shallow.set_weights(weights)  # the training made it worse
+            break
         after = _evaluate(shallow, *report_data)
     if shallow is model:
         shallow = without_layers(model, (), name)

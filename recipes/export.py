@@ -66,6 +66,29 @@ def release(run: pathlib.Path, place: pathlib.Path, overwrite: bool = False):
         copy.rename(place)
 
 
+def write_index(folder: pathlib.Path):
+    """README.md of the releases: a table made from their cards."""
+    lines = [
+        "# Trained nets",
+        "",
+        "Each folder is a TensorFlow SavedModel with its card, training log, curves and",
+        "figures; `zoo.load(NAME)` gives the live model, `zoo.load_served(NAME)` the",
+        "endpoints. Accuracy is of the first seed, which is the one here, on the whole",
+        "test set. This table is written by `python recipes/export.py`.",
+        "",
+        "| net | data set | parameters | test accuracy | trained on |",
+        "|---|---|---|---|---|",
+    ]
+    for path in sorted(folder.glob(f"*/{export.CARD}")):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        lines.append(
+            f"| {card['name']} | {card['dataset']} | {card['parameters']:,} | "
+            f"{card['metrics']['test']['accuracy']:.4f} | "
+            f"{card['recipe']['train_split']} |"
+        )
+    train.write(folder / "README.md", "\n".join(lines) + "\n")
+
+
 def main(argv=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=pathlib.Path, help="directory of a finished run")
@@ -75,6 +98,7 @@ def main(argv=None) -> int:
     place = ROOT / "saved_models" / (args.name or args.run.resolve().name)
     try:
         release(args.run, place, args.overwrite)
+        write_index(place.parent)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -28,7 +28,11 @@ def test_release_loads_by_name_with_its_log(run, root, monkeypatch, capsys):
     (run / "analysis" / "report.html").write_text("<html></html>")
     assert export.main([str(run), "--name", "released"]) == 0
     assert "card.json, curves.png" in capsys.readouterr().out
-    assert [p.name for p in root.iterdir()] == ["released"]
+    assert sorted(p.name for p in root.iterdir()) == ["README.md", "released"]
+    metrics = json.loads((run / "metrics.json").read_text())
+    accuracy = metrics["test"]["accuracy"]
+    row = f"| released | digits | {metrics['parameters']:,} | {accuracy:.4f} |"
+    assert row in (root / "README.md").read_text()
     monkeypatch.setenv("ZOO_SAVED_MODELS", str(root))
     assert "released" in zoo.list_pretrained()
     model = zoo.load("released")
@@ -51,4 +55,4 @@ def test_refusals(run, root, tmp_path, capsys):
     assert export.main([str(run)]) == 2
     assert "exists already; --overwrite replaces" in capsys.readouterr().err
     assert export.main([str(run), "--overwrite"]) == 0
-    assert [p.name for p in root.iterdir()] == ["net"]
+    assert sorted(p.name for p in root.iterdir()) == ["README.md", "net"]

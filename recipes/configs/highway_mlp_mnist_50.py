@@ -11,6 +11,8 @@ The paper prints no solver for it. Ours is AdamW at 2e-3 along half a cosine, de
 momentum .9 at .05 and .1, falling by a tenth an epoch, .9612 and .9693; Adam at 1e-3
 .9712; AdamW with a decay of .1 and .3 .9745 and .9743, of loss .102 and .090 (1 seed
 each).
+
+Result: test accuracy .9790 ± .0007 (3 seeds; seed 0: .9792), 6 minutes on one CPU core.
 """
 
 from recipes.configs import Config

@@ -31,13 +31,14 @@ def test_a_peer_has_the_zoo_s_losses(name, kind):
     peer = importlib.import_module(f"recipes.peers.{module}")
     net = NETS[kind]
     batch = benchmark.make_batch(net)
+    # A draw where no ReLU comes within rounding of 0, which would move later losses.
+    keras.utils.set_random_seed(2)
     arrays = zoo_keras.arrays_of(zoo_keras.build(net))
     keras.utils.set_random_seed(1)  # weights come from the arrays alone
     ours = zoo_keras.start(net, arrays, batch)
     theirs = peer.start(net, arrays, batch, **options)
-    assert abs(ours(1) - theirs(1)) < 1e-5 * net["depth"]
-    for _ in range(2):  # A ReLU that rounds to the other side of 0 moves them by 1e-3.
-        assert abs(ours(1) - theirs(1)) < 5e-3
+    for _ in range(3):  # first loss, and losses after training steps
+        assert abs(ours(1) - theirs(1)) < 1e-5 * net["depth"]
 
 
 def test_depth_writes_table_and_plot(tmp_path, monkeypatch, capsys):

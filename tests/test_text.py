@@ -96,6 +96,8 @@ def test_news_and_sentences_come_through_tensorflow_datasets(made_up_data):
     assert info.num_train + info.num_validation == 60
     texts, labels = next(iter(datasets.load("ag_news_subset", "train", 8)))
     assert texts.shape == labels.shape == (8,) and texts.dtype == "string"
+    info = datasets.info("lm1b")
+    assert info.name == "lm1b" and len(set(info.class_names)) == 10_000
     texts, labels = next(iter(datasets.load("lm1b", "test", 8)))
     assert texts.shape == (8,) and labels.shape == (8, 35)
 

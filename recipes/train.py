@@ -37,6 +37,7 @@ CONFIG = "config.json"
 HINTS = "hints.csv"
 HISTORY = "history.csv"
 METRICS = "metrics.json"  # written last: its presence says that a run is finished
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 KEYS = {  # what these fields of a config take
     "hint": ("epochs", "hint_layer", "guided_layer"),
     "distill": ("temperature", "weight", "final_weight"),
@@ -119,11 +120,19 @@ class Run:
 
         keras.utils.clear_session()
         keras.utils.set_random_seed(config.seed)
-        strategy = distribution.strategy(config.strategy)
-        with strategy.scope():
-            builder = getattr(models, config.builder)
-            self.model = builder(**config.model, name=name)
-            self._compile(self.model)
+        self.strategy = distribution.strategy(config.strategy)
+        if (
+            config.dtype_policy == "mixed_float16"
+            and config.jit_compile
+            and self.strategy.num_replicas_in_sync > 1
+        ):
+            raise ValueError(
+                "`jit_compile` must be False for mixed_float16 on several replicas: "
+                "XLA cannot compile the scaling of the loss across them. Received: "
+                f"jit_compile=True, {self.strategy.num_replicas_in_sync} replicas"
+            )
+        with self.strategy.scope():
+            self.model = self._build(config.dtype_policy)
             self.hints, self.learning = self._make_stages(stream)
         if not self.begun and any(
             isinstance(layer, (MeanImage, ZCAWhitening)) for layer in self.model.layers
@@ -161,6 +170,11 @@ class Run:
             validation_data=self._data("validation") if config.validate else None,
             **arguments,
         )
+        if config.dtype_policy != "float32":
+            trained = self.model.get_weights()
+            with self.strategy.scope():
+                self.model = self._build("float32")
+            self.model.set_weights(trained)
         metrics = self._metrics(hints)
         if also is not None:
             metrics.update(also(self.model))
@@ -210,6 +224,18 @@ class Run:
             self._compile(learner)
         resume = training.Resume(self.directory)
         return hints, Stage(learner, config.epochs, resume, stream)
+
+    def _build(self, dtype_policy):
+        """The compiled net, to be trained or measured in that policy."""
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(dtype_policy)
+        try:
+            builder = getattr(models, self.config.builder)
+            model = builder(**self.config.model, name=self.name)
+        finally:
+            keras.config.set_dtype_policy(before)
+        self._compile(model)
+        return model
 
     def _compile(self, model):
         """For learning, or for measuring alone."""
@@ -435,6 +461,7 @@ def check(config):
     known("builder", config.builder, models.BUILDERS)
     info = datasets.info(known("dataset", config.dataset, datasets.names()))
     known("train_split", config.train_split, ("train", "train+validation"))
+    known("dtype_policy", config.dtype_policy, POLICIES)
     known("decay_on", config.decay_on, ("kernels", "everything"))
     for group, known_keys in KEYS.items():
         for key in getattr(config, group):

@@ -57,6 +57,9 @@ class Config:
             the curve in history.csv; with `train_split` "train".
         seed: of weights, dropout and the order of the data.
         strategy: of `zoo.distribution.strategy`.
+        dtype_policy: of training: "float32", "mixed_bfloat16" (faster where the
+            hardware has it) or "mixed_float16" (with loss scaling). Whatever it is,
+            the trained weights are float32, and are tested and exported as such.
         jit_compile: whether Keras compiles the step with XLA; slower for unrolled
             nets on a CPU.
     """
@@ -82,6 +85,7 @@ class Config:
     validate: bool = False
     seed: int = 0
     strategy: str = "auto"
+    dtype_policy: str = "float32"
     jit_compile: bool = False
 
     def replace(self, **changes) -> "Config":

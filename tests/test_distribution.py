@@ -92,6 +92,43 @@ for name, model in (("mlp", two), ("resnet", mirrored)):
     served = zoo.load_served(path).serve_uint8(images[:8])["logits"].numpy()
     np.savez(folder / f"{name}.npz", live=live, loaded=loaded, served=served)
 
+def drawn(build, images):
+    # whether both replicas draw the same; whether replica 0 does so twice
+    keras.utils.set_random_seed(0)
+    strategy = distribution.strategy("mirrored")
+    with strategy.scope():
+        layer = build()
+        layer.build(images.shape)
+        found = tf.function(lambda: strategy.run(lambda: layer(images, training=True)))
+        first, second = (found().values for _ in range(2))
+    return [np.array_equal(*first), np.array_equal(first[0], second[0])]
+
+Dropout, ScanLayers = zoo.layers.Dropout, zoo.layers.ScanLayers
+ones, ramp = tf.ones((4, 64)), tf.reshape(tf.range(4 * 64.0), (4, 8, 8, 1))
+facts["draws"] = {
+    "keras": drawn(lambda: keras.layers.Dropout(0.5), ones),
+    "dropout": drawn(lambda: Dropout(0.5), ones),
+    "loop": drawn(lambda: ScanLayers(Dropout(0.1), 3), ones),
+    "compiled loop": drawn(lambda: ScanLayers(Dropout(0.1), 3, jit=True), ones),
+    "augmentation": drawn(lambda: zoo.layers.PadCropFlip(), ramp),
+}
+
+x, y = datasets.arrays("digits", "train")
+x, y = x[:33], y[:33]  # four batches of 8 and one of 1
+for name in ("one_device", "mirrored"):
+    keras.utils.set_random_seed(0)
+    strategy = distribution.strategy(name)
+    with strategy.scope():
+        model = zoo.preact_resnet(8, input_shape=(8, 8, 1))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.01), loss, metrics=["accuracy"])
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    history = model.fit(data, epochs=1, shuffle=False, verbose=0).history
+    score = model.evaluate(data, verbose=0)
+    whole = model.evaluate(x, y, batch_size=33, verbose=0)  # 17 and 16 images
+    rows = len(model.predict(data, verbose=0))
+    facts[f"remainder {name}"] = [history["loss"][0], *score, *whole, rows]
+
 command = ["highway_mlp_digits_5", "--epochs", "1", "--strategy", "mirrored"]
 facts["code"] = train.main([*command, "--run-dir", str(folder / "run")])
 (folder / "facts.json").write_text(json.dumps(facts))
@@ -148,6 +185,25 @@ def test_mirrored_net_is_analysed(two_cpus):
     facts = json.loads((two_cpus / "facts.json").read_text())
     assert facts["gates"] == [3, 8]
     assert facts["lesions"] == [3]
+
+
+def test_replicas_draw_masks_of_their_own(two_cpus):
+    """Keras' own are the same on all replicas."""
+    draws = json.loads((two_cpus / "facts.json").read_text())["draws"]
+    assert draws.pop("keras") == [True, False]
+    assert len(draws) == 4
+    for name, (same, again) in draws.items():
+        assert not same and not again, name
+
+
+def test_batch_that_is_smaller_than_the_number_of_replicas(two_cpus):
+    """Every example counts once, in training, evaluation and prediction, also where
+    BN meets a replica without any."""
+    facts = json.loads((two_cpus / "facts.json").read_text())
+    one, two = facts["remainder one_device"], facts["remainder mirrored"]
+    assert one[-1] == two[-1] == 33
+    assert np.allclose(one, two, rtol=1e-3)
+    assert np.isclose(one[0], two[0], rtol=1e-5)
 
 
 def test_mirrored_recipe(two_cpus):
@@ -258,15 +314,16 @@ def made_up(model, count, seed):
 
 
 def train(strategy, build):
-    """The model after two epochs of three batches of 8 and of one of 2; its history."""
+    """The model after two epochs of three batches of 8 and of one of 1, which leaves
+    nothing to the second worker; its history."""
     keras.utils.set_random_seed(0)
     with strategy.scope():
         model = build()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.05, 0.9), loss, metrics=["accuracy"])
     history = model.fit(
-        tf.data.Dataset.from_tensor_slices(made_up(model, 26, seed=1)).batch(8),
-        validation_data=made_up(model, 13, seed=2),  # 8 and 5: 4 + 4, 3 + 2
+        tf.data.Dataset.from_tensor_slices(made_up(model, 25, seed=1)).batch(8),
+        validation_data=made_up(model, 14, seed=2),  # 4 + 4, 3 + 2, 1 + 0
         validation_batch_size=8,
         epochs=2,
         shuffle=False,
@@ -291,19 +348,17 @@ def reductions(strategy, index):
 def work(folder):
     strategy = distribution.strategy()
     facts = {"replicas": strategy.num_replicas_in_sync}
-    builds = [loop]
     if "TF_CONFIG" in os.environ:
         assert isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         assert distribution.strategy("multi_worker") is strategy  # one a process
         index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
         facts["reductions"] = reductions(strategy, index)
-        builds.append(loop_with_batch_norm)
-    for build in builds:
+    for build in (loop, loop_with_batch_norm):
         model, facts[build.__name__] = train(strategy, build)
-        images, _ = made_up(model, 7, seed=3)
+        images, _ = made_up(model, 9, seed=3)
         weights = {w.path: w.numpy() for w in model.weights}
         np.savez(folder / f"{build.__name__}.npz", **weights)
-        logits = model.predict(images, batch_size=4, verbose=0)  # 2 + 2, 2 + 1
+        logits = model.predict(images, batch_size=4, verbose=0)  # …, 1 + 0
         live = keras.ops.convert_to_numpy(model(images))
         np.savez(folder / f"{build.__name__}-logits.npz", predicted=logits, live=live)
     (folder / "facts.json").write_text(json.dumps(facts))
@@ -391,13 +446,20 @@ def test_workers_end_equal(two_workers, name):
 
 
 def test_workers_train_like_one_device(two_workers):
-    """Without BN, which takes the statistics of a worker's part of the batch."""
     several, alone = facts_of(two_workers[0]), facts_of(two_workers[2])
     for key, values in alone["loop"].items():
         assert np.allclose(several["loop"][key], values, rtol=0, atol=1e-5), key
     several, alone = (arrays(two_workers[i] / "loop.npz") for i in (0, 2))
     for path in alone:
         assert np.allclose(several[path], alone[path], rtol=0, atol=1e-6), path
+
+
+def test_workers_normalise_like_one_device(two_workers):
+    """BN takes the statistics of the whole batch; rounding grows from step to step."""
+    several, alone = (facts_of(two_workers[i])["loop_with_batch_norm"] for i in (0, 2))
+    assert np.isclose(several["loss"][0], alone["loss"][0], rtol=1e-5)
+    for key, values in alone.items():
+        assert np.allclose(several[key], values, rtol=1e-3), key
 
 
 @pytest.mark.parametrize("name", ["loop", "loop_with_batch_norm"])

@@ -28,11 +28,14 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
     Start the same program on every worker, each with its own `index`. It goes on once
     all have started; until then only SIGKILL ends it. Give `fit`, `evaluate` and
     `predict` the same data everywhere: each worker computes its part of every batch,
-    and all return the same. A batch size is that of all workers together; a multiple
-    of their number is best, because examples of a smaller part weigh more. Every
-    batch, the last too, needs an example for each worker. Weights stay the same on
-    all workers, bit for bit, and so do the moving statistics of the nets here, which
-    are averaged over workers.
+    and all return the same. Weights and moving statistics stay the same on all
+    workers, bit for bit.
+
+    **Several replicas.** A batch size is that of all replicas together, and the nets
+    of this package train as on one device: batch normalisation takes the statistics
+    of the whole batch, every example weighs the same also where replicas have parts
+    of different sizes or none, and replicas draw dropout and augmentation of their
+    own. Sums come in another order, so that results differ by rounding.
 
     Every worker must make the same calls, since reading a metric or saving a model
     may wait for the others, and must write to a folder of its own. If a worker dies,
@@ -78,7 +81,7 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
 def _mirrored(*devices):
     """One strategy a process: TensorFlow numbers the collective operations of each
     anew, and the second one's would be taken for the first one's."""
-    return tf.distribute.MirroredStrategy(devices)
+    return _Mirrored(devices)
 
 
 @functools.cache
@@ -164,15 +167,16 @@ def _is_address(address):
     return bool(host) and port.isdecimal() and 0 < int(port) < 65536
 
 
-class _MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
-    """A multi-worker strategy that Keras 3.15 can train with.
+class _Reducing:
+    """A strategy that Keras 3.15 can train with.
 
     Keras reduces a whole batch, to learn its shapes, and scalar logs along axis 0.
-    TensorFlow takes neither; here `reduce` takes both.
+    TensorFlow takes neither where replicas have batches of different sizes, nor on
+    several machines; here `reduce` takes both.
     """
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, *args):
+        super().__init__(*args)
         self._means = {}
 
     def reduce(self, reduce_op, value, axis=None):
@@ -219,3 +223,11 @@ class _MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
         counts = tf.reduce_sum(tf.cast(tf.sequence_mask(sizes, size), computed), 0)
         mean = total / tf.reshape(counts, [-1] + [1] * (rank - 1))
         return tf.cast(mean, dtype)
+
+
+class _Mirrored(_Reducing, tf.distribute.MirroredStrategy):
+    pass
+
+
+class _MultiWorkerMirrored(_Reducing, tf.distribute.MultiWorkerMirroredStrategy):
+    pass

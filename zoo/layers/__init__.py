@@ -2,6 +2,7 @@
 
 from zoo.layers.character_conv import CharacterConv
 from zoo.layers.character_tokenizer import CharacterTokenizer
+from zoo.layers.dropout import Dropout
 from zoo.layers.highway import Highway
 from zoo.layers.highway_conv import HighwayConv
 from zoo.layers.highway_dense import HighwayDense
@@ -17,6 +18,7 @@ __all__ = [
     "CharacterConv",
     "CharacterTokenizer",
     "ContrastNormalization",
+    "Dropout",
     "Highway",
     "HighwayConv",
     "HighwayDense",

@@ -3,7 +3,7 @@
 import jax
 
 
-def scan(step, x, xs, length, dtypes, *, compiled=False, remat=False):
+def scan(step, x, xs, length, dtypes, *, compiled=False, remat=False, unrolled=False):
     """x, ys = scan: `step(x, slices) -> (x, outputs)` over the first axis of `xs`.
 
     `jax.lax.scan`, recomputing each step in the backward pass under `remat`; JAX

@@ -12,7 +12,9 @@ def prefers_compiled(ranks):
     return bool(tf.config.list_physical_devices("GPU")) or max(ranks, default=0) <= 2
 
 
-def scan(step, x, xs, length, dtypes, *, compiled=False, remat=False):
+def scan(
+    step, x, xs, length, dtypes, *, compiled=False, remat=False, unrolled=False
+):
     """x, ys = scan: `step(x, slices) -> (x, outputs)` over the first axis of `xs`.
 
     Args:
@@ -27,10 +29,18 @@ def scan(step, x, xs, length, dtypes, *, compiled=False, remat=False):
             computes the copy again. Only the state and float outputs without
             successors get gradients.
         remat: the same two loops without XLA: memory for one copy's inner values.
+        unrolled: one copy after the other instead, for steps that wait for other
+            replicas, as no loop of TensorFlow can.
 
     Returns:
         (state, list of stacked outputs).
     """
+    if unrolled:
+        results = []
+        for slices in zip(*map(tf.unstack, xs), strict=True):
+            x, outputs = step(x, list(slices))
+            results.append(outputs)
+        return x, [tf.stack(outputs) for outputs in zip(*results, strict=True)]
     if not (compiled or remat):
         x, ys, _ = _forward(step, x, xs, length, dtypes, keep=False)
         return x, ys

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from zoo import _replicas
+
 
 @keras.saving.register_keras_serializable("zoo")
 class BatchNorm(keras.layers.BatchNormalization):
@@ -13,6 +15,10 @@ class BatchNorm(keras.layers.BatchNormalization):
     channels)` go through its fused kernel, which takes a quarter off the step of a
     ResNet-20 on a CPU; everything else is Keras' own. Results are the same to
     rounding: the moving variance is that of the batch, not Bessel's.
+
+    On several replicas of a strategy, mean and variance in training are those of the
+    whole batch, as on one device (Keras: with `synchronized=True`, which fails in
+    loops; `ScanLayers` runs unrolled there).
 
     Args:
         momentum, epsilon, …: as in `keras.layers.BatchNormalization`.
@@ -42,13 +48,21 @@ class BatchNorm(keras.layers.BatchNormalization):
         return super().add_weight(*args, trainable=trainable, **kwargs)
 
     def call(self, inputs, training=None, mask=None):
-        if not (training and self.trainable and mask is None and self._fits(inputs)):
+        together = _replicas.several()
+        if not (training and self.trainable and mask is None) or not (
+            together or self._fits(inputs)
+        ):
             return super().call(inputs, training=training, mask=mask)
         from zoo.layers import _batch_norm_tensorflow
 
-        outputs, mean, variance = _batch_norm_tensorflow.normalise(
-            inputs, self.gamma, self.beta, self.epsilon
-        )
+        if together:
+            outputs, mean, variance = _batch_norm_tensorflow.normalise_together(
+                inputs, self.gamma, self.beta, self.epsilon, self.axis
+            )
+        else:
+            outputs, mean, variance = _batch_norm_tensorflow.normalise(
+                inputs, self.gamma, self.beta, self.epsilon
+            )
         for moving, batch in (
             (self.moving_mean, mean),
             (self.moving_variance, variance),

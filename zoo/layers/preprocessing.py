@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from zoo import _replicas
 from zoo._checks import check_int
 
 
@@ -109,13 +110,12 @@ class PadCropFlip(keras.layers.Layer):
             return images
         batch, height, width, channels = ops.shape(images)
         pad = self.padding
-        offsets = keras.random.randint(
-            (2, batch, 1), 0, 2 * pad + 1, seed=self.generator
-        )
+        draws = _replicas.OwnDraws(self.generator)
+        offsets = keras.random.randint((2, batch, 1), 0, 2 * pad + 1, seed=draws)
         rows = offsets[0] + ops.arange(height)  # (batch, height)
         columns = offsets[1] + ops.arange(width)
         if self.flip:
-            mirrored = keras.random.uniform((batch, 1), seed=self.generator) < 0.5
+            mirrored = keras.random.uniform((batch, 1), seed=draws) < 0.5
             columns = ops.where(mirrored, ops.flip(columns, axis=1), columns)
         padded = ops.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
         # one gather over the pixels of the whole batch

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from zoo import _replicas
 from zoo._checks import check_int, known
 from zoo.layers.batch_norm import BatchNorm
 from zoo.layers.highway import check_gate_bias
@@ -335,7 +336,8 @@ class Residual(keras.layers.Layer):
             return self.scales[0] * carried + self.scales[1] * transformed
         if self.shortcut == "dropout":
             if training and self.rate:  # divides what it keeps by 1 − rate
-                carried = keras.random.dropout(carried, self.rate, seed=self.generator)
+                draws = _replicas.OwnDraws(self.generator)
+                carried = keras.random.dropout(carried, self.rate, seed=draws)
             return (1 - self.rate) * carried + transformed
         if not self.is_gated:
             return carried + transformed

@@ -7,6 +7,7 @@ import inspect
 import keras
 from keras import ops
 
+from zoo import _replicas
 from zoo.layers.initializers import draw_stack
 
 
@@ -20,8 +21,9 @@ class ScanLayers(keras.layers.Layer):
 
     Each copy has weights, an initial draw, BN statistics, regularisation,
     constraints and dropout masks of its own. A regulariser's penalty is the sum over
-    the copies. BN inside a loop takes the statistics of its replica
-    (`synchronized=True` fails in TensorFlow's loops).
+    the copies. A template with batch normalisation runs unrolled, without `remat`, where
+    a strategy spreads the batch over replicas: none of TensorFlow's loops can wait for
+    the statistics of the others.
 
     Args:
         template: Keras layer that keeps shape and dtype of its input. It is copied by
@@ -193,6 +195,10 @@ class ScanLayers(keras.layers.Layer):
             loss = loss if losses else ops.zeros((), "float32")
             return ops.cast(y, x.dtype), [*new, loss, *values]
 
+        # batch normalisation of a batch that is spread over replicas
+        together = _replicas.several() and any(
+            v.name == "moving_mean" for v in variables
+        )
         backend = _backend()
         jit = self.jit
         if jit == "auto":
@@ -206,6 +212,7 @@ class ScanLayers(keras.layers.Layer):
             [*(v.dtype for v in state_variables), "float32", *dtypes],
             compiled=bool(jit and training),
             remat=bool(self.remat and training),
+            unrolled=bool(training and together),
         )
         losses = results[len(state)]
         if any(lossy):

@@ -5,7 +5,9 @@ import inspect
 import json
 
 import keras
+from keras import ops
 
+from zoo import _replicas
 from zoo._checks import known
 from zoo.layers.initializers import fork
 
@@ -17,7 +19,23 @@ class Net(keras.Model):
     TensorFlow traces a function again whose first trace creates variables, as Keras'
     does with the optimizer's: 1.2 of the 3.2 s to the end of the first step of a
     ResNet-110.
+
+    Under a strategy of TensorFlow a batch of any size trains as on one device: the
+    mean loss is that over all examples, however they are shared out, and a replica
+    may have none.
     """
+
+    def call(self, inputs, training=None, mask=None):
+        if not _replicas.several():
+            return super().call(inputs, training=training, mask=mask)
+        with _replicas.at_least_one(inputs) as filled:
+            outputs = super().call(filled, training=training, mask=mask)
+        count = ops.shape(keras.tree.flatten(inputs)[0])[0]
+        return keras.tree.map_structure(lambda output: output[:count], outputs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, *args, **kwargs):
+        loss = super().compute_loss(x, y, y_pred, *args, **kwargs)
+        return _replicas.weigh(loss, ops.shape(y_pred)[0])
 
     def make_train_function(self, force=False):
         if self.built and self.optimizer is not None and not self.optimizer.built:

@@ -6,7 +6,7 @@ import math
 import keras
 
 from zoo._checks import check_int, known
-from zoo.layers import ContrastNormalization, MeanImage, PadCropFlip
+from zoo.layers import ContrastNormalization, Dropout, MeanImage, PadCropFlip
 from zoo.layers.initializers import fork
 from zoo.models._builder import (
     Net,
@@ -84,7 +84,7 @@ def conv_stack(
         )
 
     def drop(name, rate, x):
-        return keras.layers.Dropout(rate, name=name)(x) if rate else x
+        return Dropout(rate, name=name)(x) if rate else x
 
     x = inputs = keras.Input(input_shape, name="image")
     x = _prepare(x, *preparation)

@@ -3,7 +3,13 @@
 import keras
 
 from zoo._checks import check_int, known
-from zoo.layers import CharacterConv, CharacterTokenizer, HighwayDense, MeanOfWords
+from zoo.layers import (
+    CharacterConv,
+    CharacterTokenizer,
+    Dropout,
+    HighwayDense,
+    MeanOfWords,
+)
 from zoo.layers.character_tokenizer import PRINTABLE
 from zoo.layers.initializers import fork
 from zoo.models._builder import Net, builder, layer_names, logits_layer
@@ -107,7 +113,7 @@ def char_cnn(
     if num_classes is not None:
         x = MeanOfWords(name="mean")(x)
         if dropout:
-            x = keras.layers.Dropout(dropout, name="dropout")(x)
+            x = Dropout(dropout, name="dropout")(x)
         x = logits_layer(num_classes, kernels)(x)
     return Net(inputs, x, name=name or f"char_cnn_{variant}")
 
@@ -182,7 +188,7 @@ def char_lstm(
             recurrent_initializer=fork(kernels, f"{lstm}_recurrent"),
             name=lstm,
         )(x)
-        x = keras.layers.Dropout(dropout, name=f"dropout_{lstm[-2:]}")(x)
+        x = Dropout(dropout, name=f"dropout_{lstm[-2:]}")(x)
     x = logits_layer(num_classes, kernels)(x)
     return Net(inputs, x, name=name or f"char_lstm_{variant}")
 

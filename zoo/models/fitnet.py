@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from zoo._checks import check_int
-from zoo.layers import ContrastNormalization, MaxoutConv, MaxoutDense, ZCAWhitening
+from zoo.layers import ContrastNormalization, Dropout, MaxoutConv, MaxoutDense, ZCAWhitening
 from zoo.layers.initializers import fork
 from zoo.models._builder import (
     Net,
@@ -179,7 +179,7 @@ def fitnet_teacher(
 
     def drop(place, rate, x):
         name = f"dropout_{place}"
-        return keras.layers.Dropout(rate, name=name)(x) if dropout else x
+        return Dropout(rate, name=name)(x) if dropout else x
 
     check_outputs(include_top, pooling, stage_outputs)
     kernels = _kernels(kernel_initializer)

@@ -5,11 +5,13 @@ import math
 import keras
 from keras import ops
 
+from zoo import _replicas
 from zoo._checks import check_int, known
 from zoo.layers import MaxoutConv
+from zoo.models._builder import Net
 
 
-class HintTrainer(keras.Model):
+class HintTrainer(Net):
     """First stage: the student's lower half learns the teacher's inner map.
 
     L = ½·|u(x) − r(v(x))|², summed over the map, mean over the batch; u is the
@@ -86,7 +88,7 @@ class HintTrainer(keras.Model):
             name="regressor",  # −.05: the authors' fitnets_stage1.py
         )
         super().__init__(student.inputs[0], regressor(guided), **kwargs)
-        self._hint = _frozen(keras.Model(teacher.inputs[0], hint))
+        self._hint = _frozen(Net(teacher.inputs[0], hint))
 
     def compile(self, optimizer="rmsprop", loss=None, **kwargs):
         """As `keras.Model.compile`; the loss is the hint's and cannot be given."""
@@ -108,7 +110,7 @@ def hint_loss(hint, regressed):
     return ops.sum(ops.square(hint - regressed), axis=(1, 2, 3)) / 2
 
 
-class Distiller(keras.Model):
+class Distiller(Net):
     """Second stage: the whole student learns labels and the teacher's answers.
 
     L = H(y, p) + λ·H(q, p_τ), with the student's p = softmax(z) and p_τ =
@@ -220,7 +222,8 @@ class Distiller(keras.Model):
         hard = super().compute_loss(x, y, y_pred, sample_weight, training)
         answer = ops.softmax(ops.cast(self._answer(x), "float32") / self.temperature)
         logits = ops.cast(y_pred, "float32") / self.temperature
-        loss = hard + self.weight() * self._soft_loss(answer, logits, sample_weight)
+        soft = self._soft_loss(answer, logits, sample_weight)
+        loss = hard + self.weight() * _replicas.part(soft, ops.shape(logits)[0])
         if training:
             self.step.assign_add(1)
         return loss

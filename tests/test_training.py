@@ -112,21 +112,26 @@ def test_decay_that_is_no_rate(rate):
 
 
 class StopAt(keras.callbacks.Callback):
-    """Ctrl-C in the middle of an epoch."""
+    """Ends everything after the third step of an epoch, or of what is left of it."""
 
-    def __init__(self, epoch):
+    def __init__(self, epoch, action=None):
         super().__init__()
-        self.epoch, self.current = epoch, None
+        self.epoch, self.current, self._action = epoch, None, action
 
     def on_epoch_begin(self, epoch, logs=None):
         self.current = epoch
 
     def on_train_batch_end(self, batch, logs=None):
         if self.current == self.epoch and batch == 2:
+            if self._action is not None:
+                return self._action()
             raise KeyboardInterrupt
 
 
-def run(directory, epochs=4, stop_at=None):
+STEPS = 5  # an epoch of the data
+
+
+def run(directory, epochs=4, stop_at=None, every=None, also=(), softly=False):
     """A run with everything that has a state: dropout, Adam, the order of the data."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(3)
@@ -145,18 +150,24 @@ def run(directory, epochs=4, stop_at=None):
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
-    resume = Resume(directory)
-    begin = resume.restore(model)
-    data = datasets.load("digits", "train", 256, seed=3, epoch=begin, epochs=None)
-    callbacks = [resume, *([] if stop_at is None else [StopAt(stop_at)])]
+    resume = Resume(directory, every=every)
+
+    def stream(epoch, step):
+        return datasets.load(
+            "digits", "train", 256, seed=3, epoch=epoch, step=step, epochs=None
+        )
+
+    callbacks = [*also]
+    if stop_at is not None:
+        callbacks.append(StopAt(stop_at, resume.stop if softly else None))
     try:
-        model.fit(
-            data,
-            epochs=epochs,
-            initial_epoch=begin,
-            steps_per_epoch=5,  # an epoch of the data
-            callbacks=callbacks,
-            shuffle=False,
+        resume.fit(
+            model,
+            stream,
+            epochs,
+            STEPS,
+            callbacks,
+            validation_data=datasets.load("digits", "validation", 144),
             verbose=0,
         )
     except KeyboardInterrupt:
@@ -185,6 +196,105 @@ def test_resumed_run_ends_like_an_undisturbed_one(undisturbed, tmp_path):
     assert result(run(tmp_path)) == undisturbed
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_run_that_ends_within_an_epoch_goes_on_there(every, undisturbed, tmp_path):
+    """Bit for bit, the metrics of the epoch included."""
+    _, resume = run(tmp_path, stop_at=1, every=every)
+    assert (resume.epoch, resume.step) == (1, 2)  # the third was not counted
+    kept = {
+        1: ["00001-0000001", "00001-0000002"],
+        2: ["00001-0000002", "00001"],
+        3: ["00000-0000003", "00001"],
+    }
+    assert files(tmp_path) == [f"resume-{name}.npz" for name in kept[every]]
+    reached = 0 if every == 3 else 2
+    _, resume = run(tmp_path, stop_at=1, every=every)  # three steps later, or two
+    assert (resume.epoch, resume.step) == (1, min(reached + 2, STEPS))
+    _, resume = run(tmp_path, stop_at=3, every=every)
+    assert result(run(tmp_path, every=every)) == undisturbed
+
+
+def test_stop_saves_the_step(undisturbed, tmp_path):
+    _, resume = run(tmp_path, stop_at=2, softly=True)
+    assert (resume.epoch, resume.step) == (2, 3)
+    assert files(tmp_path) == ["resume-00002-0000003.npz", "resume-00002.npz"]
+    assert not resume.stop()  # nothing to be stopped
+    assert result(run(tmp_path)) == undisturbed
+
+
+def test_stop_at_the_last_step_of_an_epoch(undisturbed, tmp_path):
+    run(tmp_path, stop_at=1, softly=True)
+    run(tmp_path, stop_at=1, every=4)  # ended by the epoch before it can stop
+    resume = Resume(tmp_path)
+    model, _ = run(tmp_path / "other", epochs=0)
+    assert resume.restore(model) == 4
+    assert result(run(tmp_path)) == undisturbed
+
+
+def test_state_within_an_epoch_needs_fit(tmp_path):
+    model, _ = run(tmp_path, stop_at=2, softly=True)
+    resume = Resume(tmp_path)
+    resume.restore(model)
+    images, labels = (part[:32] for part in datasets.arrays("digits", "train"))
+    with pytest.raises(ValueError, match="from the middle of an epoch.*`Resume.fit`"):
+        model.fit(images, labels, callbacks=[resume], verbose=0)
+
+
+class Worse(keras.callbacks.Callback):
+    """Says that the second epoch was the best, and all others equally bad."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["quality"] = float(epoch == 1)
+
+
+def watched(directory, **arguments):
+    """A run of callbacks that have a state; (its result, theirs)."""
+    best = directory / "best.weights.h5"
+    stopping = keras.callbacks.EarlyStopping(
+        "quality", mode="max", patience=4, restore_best_weights=True
+    )
+    also = [
+        Worse(),
+        keras.callbacks.ModelCheckpoint(
+            best, "quality", mode="max", save_best_only=True, save_weights_only=True
+        ),
+        keras.callbacks.ReduceLROnPlateau(
+            "quality", mode="max", patience=2, factor=0.5
+        ),
+        stopping,
+    ]
+    ended = run(directory, epochs=9, every=2, also=also, **arguments)
+    return result(ended), best.read_bytes(), stopping.stopped_epoch
+
+
+def test_state_of_other_callbacks(tmp_path):
+    """The best checkpoint stays the best, patience goes on, and a training that was
+    stopped early stays stopped and ends with its best weights."""
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole = watched(tmp_path / "whole")
+    assert whole[2] == 5
+    assert len(whole[0][1]) == 6
+    for epoch in (2, 3, 4):
+        _, best, _ = watched(tmp_path / "parts", stop_at=epoch)
+        assert best == whole[1]
+    assert watched(tmp_path / "parts") == whole
+    assert watched(tmp_path / "parts") == whole  # again, with nothing left to do
+
+
+def test_full_disk_leaves_the_state_before(undisturbed, tmp_path, monkeypatch):
+    run(tmp_path, epochs=2)
+
+    def fail(number):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr("os.fsync", fail)
+        run(tmp_path)
+    assert files(tmp_path) == ["resume-00001.npz", "resume-00002.npz"]
+    assert result(run(tmp_path)) == undisturbed
+
+
 def test_a_new_run_begins_at_0(tmp_path):
     model, _ = run(tmp_path / "a", epochs=0)
     assert Resume(tmp_path / "b").restore(model) == 0
@@ -194,7 +304,7 @@ def test_a_new_run_begins_at_0(tmp_path):
 def test_history(undisturbed):
     _, rows = undisturbed
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
-    assert list(rows[0]) == ["epoch", "accuracy", "loss"]
+    assert list(rows[0]) == ["epoch", "accuracy", "loss", "val_accuracy", "val_loss"]
 
 
 def files(directory):
@@ -233,9 +343,7 @@ def test_damaged_file_costs_an_epoch(damage, undisturbed, tmp_path, capsys):
     run(tmp_path, epochs=3)
     damage(tmp_path / "resume-00003.npz")
     again = run(tmp_path)
-    assert (
-        "Unreadable, so an epoch is repeated: resume-00003" in capsys.readouterr().out
-    )
+    assert "Unreadable, so steps are repeated: resume-00003" in capsys.readouterr().out
     assert result(again) == undisturbed
 
 

@@ -4,6 +4,7 @@ import contextlib
 import threading
 
 import keras
+import numpy as np
 
 _running = threading.local()  # TensorFlow traces every replica in a thread of its own
 
@@ -103,3 +104,55 @@ class OwnDraws(keras.random.SeedGenerator):
         return tf.random.experimental.stateless_fold_in(
             seed, context.replica_id_in_sync_group
         )
+
+
+def values(model, variable):
+    """NumPy values of a Keras variable, one a replica of this process."""
+    return [keras.ops.convert_to_numpy(local) for local in _locals(model, variable)]
+
+
+def assign(model, variable, arrays):
+    """Sets the values that `values` gave. With another number of replicas each gets
+    the first, or a part of what was counted."""
+    own = _locals(model, variable)
+    if len(own) != len(arrays):
+        counted = getattr(variable, "aggregation", None) == "sum"
+        rest = np.zeros_like(arrays[0]) if counted else arrays[0]
+        arrays = [sum(arrays) if counted else arrays[0], *(len(own) - 1) * [rest]]
+    for local, array in zip(own, arrays, strict=True):
+        local.assign(array)
+
+
+def _locals(model, variable):
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        return [variable]
+    return strategy.experimental_local_results(variable.value)
+
+
+def newest_common(model, places):
+    """The newest of the `places` (pairs of numbers, two at most) that all workers of
+    the model's strategy have; None for none.
+
+    Raises:
+        ValueError: workers have some, and none in common.
+    """
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is None:
+        return max(places, default=None)
+    import tensorflow as tf
+
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return max(places, default=None)
+    places = [(-1, -1), (-1, -1), *places][-2:]
+    own = tf.constant(places, tf.int64)
+    rows = strategy.run(lambda: own)
+    rows = tf.function(lambda: strategy.gather(rows, axis=0))().numpy().tolist()
+    found = {tuple(row) for row in rows} - {(-1, -1)}
+    common = [p for p in found if rows.count([*p]) == strategy.num_replicas_in_sync]
+    if found and not common:
+        raise ValueError(
+            "The workers have no saved state in common: of (epoch, step) some have "
+            f"{sorted(found)}. Delete the states of all to train anew."
+        )
+    return max(common, default=None)

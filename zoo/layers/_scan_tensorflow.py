@@ -12,9 +12,7 @@ def prefers_compiled(ranks):
     return bool(tf.config.list_physical_devices("GPU")) or max(ranks, default=0) <= 2
 
 
-def scan(
-    step, x, xs, length, dtypes, *, compiled=False, remat=False, unrolled=False
-):
+def scan(step, x, xs, length, dtypes, *, compiled=False, remat=False, unrolled=False):
     """x, ys = scan: `step(x, slices) -> (x, outputs)` over the first axis of `xs`.
 
     Args:

@@ -21,9 +21,9 @@ class ScanLayers(keras.layers.Layer):
 
     Each copy has weights, an initial draw, BN statistics, regularisation,
     constraints and dropout masks of its own. A regulariser's penalty is the sum over
-    the copies. A template with batch normalisation runs unrolled, without `remat`, where
-    a strategy spreads the batch over replicas: none of TensorFlow's loops can wait for
-    the statistics of the others.
+    the copies. A template with batch normalisation runs unrolled, without `remat`,
+    where a strategy spreads the batch over replicas: no loop of TensorFlow can wait
+    for the statistics of the others.
 
     Args:
         template: Keras layer that keeps shape and dtype of its input. It is copied by

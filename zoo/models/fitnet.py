@@ -5,7 +5,13 @@ from collections.abc import Sequence
 import keras
 
 from zoo._checks import check_int
-from zoo.layers import ContrastNormalization, Dropout, MaxoutConv, MaxoutDense, ZCAWhitening
+from zoo.layers import (
+    ContrastNormalization,
+    Dropout,
+    MaxoutConv,
+    MaxoutDense,
+    ZCAWhitening,
+)
 from zoo.layers.initializers import fork
 from zoo.models._builder import (
     Net,

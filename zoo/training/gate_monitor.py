@@ -57,11 +57,11 @@ class GateMonitor(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.images = check_images(self.model, self.images)
         self._gates = gates.live(self.model, _blocks.pixel_mean)
-        self._steps = self._looks()
+        self.looks = self._looks()
 
     def on_epoch_end(self, epoch, logs=None):
         looks = self._looks()
-        due, self._steps = looks > self._steps, looks
+        due, self.looks = looks > self.looks, looks
         if not due:
             return
         means = [gate.mean(0) for gate in self._gates(self.images)]

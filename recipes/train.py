@@ -6,12 +6,17 @@
 
 A run directory holds config.json, history.csv, metrics.json, curves.png, gates.png and
 the trained net as a SavedModel; with hints of a teacher hints.csv and hints.png too.
-Every 250 steps the gates go into history.csv and tensorboard/. Stop it with Ctrl-C: the
-same command goes on after the last whole epoch. Wrong input ends with one sentence and
-exit code 2, before any training.
+Every 250 steps the gates go into history.csv and tensorboard/. Stop it with Ctrl-C or
+SIGTERM, or kill it: the same command goes on, and ends with the same weights. Wrong
+input ends with one sentence and exit code 2, before any training.
+
+With KERAS_BACKEND=jax it trains on JAX, on all local devices, and writes no SavedModel.
+With TF_CONFIG it is one worker of several, of which the chief writes the results;
+`recipes/launch.py` starts several on one machine.
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import io
@@ -20,7 +25,9 @@ import math
 import os
 import pathlib
 import shlex
+import signal
 import sys
+import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -44,39 +51,53 @@ KEYS = {  # what these fields of a config take
 }
 
 
-class Stage:
-    """Epochs of one trainer, which go on after the last whole one.
+class Stage(training.Resume):
+    """Epochs of one trainer, which go on where they were stopped.
 
     Args:
         trainer: compiled model.
-        epochs: how many.
-        resume: keeps its state.
-        stream: function of an epoch that gives the data from there on.
+        epochs, steps: how many, and how many steps an epoch.
+        stream: function of an epoch and a step that gives the data from there on.
+        history: path of a CSV file, rewritten after each epoch; None for none.
+        directory, name, every: as in `Resume`.
     """
 
-    def __init__(self, trainer, epochs, resume, stream):
-        self.trainer, self.epochs, self.resume = trainer, epochs, resume
-        self.data = stream(resume.restore(trainer))
+    def __init__(self, trainer, epochs, steps, stream, history, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.trainer, self.epochs, self.steps = trainer, epochs, steps
+        self.stream, self.path = stream, history
+        self.restore(trainer)
+        stream(self.epoch, self.step)  # what cannot be read fails now
 
-    def fit(self, write_history, callbacks=(), **arguments):
-        """Trains the epochs that are left; `write_history()` follows each."""
-        if self.resume.epoch < self.epochs:
-            self.trainer.fit(
-                self.data,
-                epochs=self.epochs,
-                initial_epoch=self.resume.epoch,
-                callbacks=[
-                    keras.callbacks.LambdaCallback(on_epoch_end=_check_loss),
-                    *callbacks,  # what they log is kept
-                    self.resume,
-                    keras.callbacks.LambdaCallback(
-                        on_epoch_end=lambda epoch, logs: write_history()
-                    ),
-                ],
-                shuffle=False,  # the stream is shuffled already
+    def rows(self):
+        """Of the history; of hints, the error before training is the first."""
+        before = self.notes.get("before")
+        first = [] if before is None else [{"epoch": 0, "seconds": 0.0, **before}]
+        return [*first, *self.history]
+
+    def write_history(self):
+        if self.path is not None and self.rows():
+            _write_rows(self.path, self.rows())
+
+    def on_epoch_end(self, epoch, logs=None):
+        try:
+            super().on_epoch_end(epoch, logs)
+        finally:
+            self.write_history()
+
+    def train(self, callbacks=(), **arguments):
+        """Trains what is left."""
+        check_loss = keras.callbacks.LambdaCallback(on_epoch_end=_check_loss)
+        if self.epoch < self.epochs:
+            self.fit(
+                self.trainer,
+                self.stream,
+                self.epochs,
+                self.steps,
+                [check_loss, *callbacks],  # what they log is kept
                 **arguments,
             )
-        write_history()  # also where a stopped run had nothing left to train
+        self.write_history()  # also where a stopped run had nothing left to train
 
 
 class Run:
@@ -87,14 +108,31 @@ class Run:
         directory: where; made if missing. One that holds the same config and is not
             finished goes on.
         name: of the trained net, on its card.
+        every: steps between the states that are kept of an epoch.
+        patience: seconds to wait for other workers.
 
     Raises:
         ValueError, OSError: wrong input, before any training.
     """
 
-    def __init__(self, config: Config, directory: pathlib.Path, name: str):
+    def __init__(
+        self,
+        config: Config,
+        directory: pathlib.Path,
+        name: str,
+        every: int = 500,
+        patience: float = 300.0,
+    ):
         self.config, self.directory, self.name = config, pathlib.Path(directory), name
         self.info = check(config)
+        check_int("every", every)
+        self.every = every
+        self.worker = 0
+        if config.strategy in ("auto", "multi_worker"):
+            self.worker = distribution.worker_index()
+        if self.worker:  # only the chief writes results; others keep their state
+            own = f"{self.directory.name}-worker-{self.worker}"
+            self.directory = self.directory.with_name(own)
         _check_directory(self.directory, config)
         images = self.info.num_train
         if config.train_split == "train+validation":
@@ -106,13 +144,14 @@ class Run:
             images -= images % config.batch_size
         self.steps = -(-images // config.batch_size)
 
-        def stream(epoch):
+        def stream(epoch, step):
             return datasets.load(
                 config.dataset,
                 config.train_split,
                 config.batch_size,
                 seed=config.seed,
                 epoch=epoch,
+                step=step,
                 epochs=None,
                 limit=config.train_images,
                 drop_remainder=drop,
@@ -120,7 +159,7 @@ class Run:
 
         keras.utils.clear_session()
         keras.utils.set_random_seed(config.seed)
-        self.strategy = distribution.strategy(config.strategy)
+        self.strategy = distribution.strategy(config.strategy, patience)
         if (
             config.dtype_policy == "mixed_float16"
             and config.jit_compile
@@ -143,7 +182,7 @@ class Run:
         text = json.dumps(_plain(config), indent=2) + "\n"
         write(self.directory / CONFIG, text)  # last: all is checked
 
-    def fit(self, *, verbose: int = 0, artefacts: bool = True, also=None) -> dict:
+    def fit(self, **arguments) -> dict:
         """Trains to the end and writes the results.
 
         Args:
@@ -153,22 +192,29 @@ class Run:
 
         Returns:
             The content of metrics.json.
+
+        Raises:
+            KeyboardInterrupt: after `stop()`, with the state saved.
+            FloatingPointError: the loss is not finite.
+            OSError: a file cannot be written.
+            zoo.distribution.WorkerLost: another worker has ended.
         """
+        with distribution.running(self.strategy):
+            return self._fit(**arguments)
+
+    def _fit(self, verbose=0, artefacts=True, also=None):
         config = self.config
-        arguments = {"steps_per_epoch": self.steps, "verbose": verbose}
-        hints = self._fit_hints(arguments) if self.hints else None
+        hints = self._fit_hints(verbose) if self.hints else None
         training.set_decay(
             self.model,
             config.decay,
             config.decay_on,
             head_factor=config.decay_head_factor,
         )
-        history = self.learning.resume
-        self.learning.fit(
-            lambda: _write_rows(self.directory / HISTORY, history.history),
-            callbacks=self._watch_gates() if artefacts else (),
+        self.learning.train(
+            self._watch_gates() if artefacts else (),
             validation_data=self._data("validation") if config.validate else None,
-            **arguments,
+            verbose=verbose,
         )
         if config.dtype_policy != "float32":
             trained = self.model.get_weights()
@@ -176,10 +222,17 @@ class Run:
                 self.model = self._build("float32")
             self.model.set_weights(trained)
         metrics = self._metrics(hints)
+        if self.worker:
+            self._leave()
+            return metrics
+        self.model = export.undistributed(self.model)  # what follows is the chief's
         if also is not None:
             metrics.update(also(self.model))
         if artefacts:
             self._draw(metrics, hints)
+        if artefacts and keras.backend.backend() != "tensorflow":
+            print("No SavedModel: only the backend TensorFlow can write one.")
+        elif artefacts:
             export.export_saved_model(
                 self.model,
                 self.directory / "saved_model",
@@ -188,8 +241,20 @@ class Run:
             )
         write(self.directory / METRICS, json.dumps(metrics, indent=2) + "\n")
         for stage in self.stages:
-            stage.resume.discard()
+            stage.discard()
         return metrics
+
+    def _leave(self):
+        """A worker that is not the chief leaves no files."""
+        for stage in self.stages:
+            stage.discard()
+        (self.directory / CONFIG).unlink()
+        with contextlib.suppress(OSError):  # somebody else's files are in it
+            self.directory.rmdir()
+
+    def stop(self) -> bool:
+        """Ends training after the present step; whether it is running."""
+        return any(stage.stop() for stage in self.stages)
 
     @property
     def stages(self):
@@ -199,9 +264,11 @@ class Run:
     def begun(self) -> str:
         """How far training has come, in words; "" at the start."""
         for stage in reversed(self.stages):
-            if stage.resume.epoch:
+            if stage.epoch or stage.step:
+                step = f" and step {stage.step:,} of {stage.steps:,}"
                 of = " of the hints" if stage is self.hints else ""
-                return f"epoch {stage.resume.epoch} of {stage.epochs}{of}"
+                step = step if stage.step else ""
+                return f"epoch {stage.epoch} of {stage.epochs}{step}{of}"
         return ""
 
     def _make_stages(self, stream):
@@ -216,14 +283,25 @@ class Run:
                 make_optimizer(config, self.steps, epochs),
                 jit_compile=config.jit_compile,
             )
-            resume = training.Resume(self.directory, "hints")
-            hints = Stage(trainer, epochs, resume, stream)
+            hints = self._stage(trainer, epochs, stream, HINTS, "hints")
         if teacher is not None and config.distill:
             steps = self.steps * config.epochs
             learner = training.Distiller(teacher, self.model, steps, **config.distill)
             self._compile(learner)
-        resume = training.Resume(self.directory)
-        return hints, Stage(learner, config.epochs, resume, stream)
+        return hints, self._stage(learner, config.epochs, stream, HISTORY, "resume")
+
+    def _stage(self, trainer, epochs, stream, history, name):
+        path = None if self.worker else self.directory / history
+        return Stage(
+            trainer,
+            epochs,
+            self.steps,
+            stream,
+            path,
+            self.directory,
+            name,
+            every=self.every,
+        )
 
     def _build(self, dtype_policy):
         """The compiled net, to be trained or measured in that policy."""
@@ -241,23 +319,14 @@ class Run:
         """For learning, or for measuring alone."""
         compile_model(model, self.config, self.steps, self.info.num_classes)
 
-    def _fit_hints(self, arguments):
+    def _fit_hints(self, verbose):
         """First stage; returns the rows of hints.csv, epoch 0 before training."""
-        stage, path = self.hints, self.directory / HINTS
-        held_out = self._data("validation")
-        if stage.resume.epoch:
-            with open(path, newline="", encoding="utf-8") as file:
-                error = float(next(csv.DictReader(file))["val_loss"])
-        else:
+        stage, held_out = self.hints, self._data("validation")
+        if "before" not in stage.notes:
             error = stage.trainer.evaluate(held_out, verbose=0)
-        first = {"epoch": 0, "seconds": 0.0, "val_loss": error}
-        _write_rows(path, [first])  # of which a run that goes on has no other record
-        stage.fit(
-            lambda: _write_rows(path, [first, *stage.resume.history]),
-            validation_data=held_out,
-            **arguments,
-        )
-        return [first, *stage.resume.history]
+            stage.notes["before"] = {"val_loss": float(error)}
+        stage.train(validation_data=held_out, verbose=verbose)
+        return stage.rows()
 
     def _has_gates(self):
         """Whether there are gates, and images to look at them with."""
@@ -270,12 +339,14 @@ class Run:
             return []
         sample = self._data("validation").unbatch().batch(128)
         images = next(iter(sample))[0].numpy()
-        return [training.GateMonitor(images, log_dir=self.directory / "tensorboard")]
+        place = None if self.worker else self.directory / "tensorboard"
+        return [training.GateMonitor(images, log_dir=place)]
 
     def _metrics(self, hints):
-        training.set_decay(
-            self.model, 0.0, "everything"
-        )  # the loss is the cross-entropy
+        # The loss is the cross-entropy, also where validation has traced it with decay.
+        training.set_decay(self.model, 0.0, "everything")
+        with self.strategy.scope():
+            self._compile(self.model)
 
         def evaluate(split, image_size=None):
             data = self._data(split, image_size)
@@ -304,7 +375,7 @@ class Run:
             "parameters": self.model.count_params(),
             "epochs": self.config.epochs,
             "seconds": round(
-                sum(r["seconds"] for s in self.stages for r in s.resume.history), 2
+                sum(r["seconds"] for s in self.stages for r in s.history), 2
             ),
             "seed": self.config.seed,
             "versions": export.versions(),
@@ -339,7 +410,7 @@ class Run:
                 title=f"{self.name}: error of the guided layer",
             )
             plots.save(figure, self.directory / "hints.png")
-        history = self.learning.resume.history
+        history = self.learning.history
         figure = plots.history_figure(
             {
                 key: [row[key] for row in history]
@@ -453,11 +524,7 @@ def _check_loss(epoch, logs):
 
 def check(config):
     """The data set's facts; ValueError where the config cannot be trained."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "recipes train on the TensorFlow backend. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
+    known("KERAS_BACKEND", keras.backend.backend(), ("tensorflow", "jax"))
     known("builder", config.builder, models.BUILDERS)
     info = datasets.info(known("dataset", config.dataset, datasets.names()))
     known("train_split", config.train_split, ("train", "train+validation"))
@@ -600,6 +667,30 @@ def write(path: pathlib.Path, text: str):
     temporary.replace(path)
 
 
+class Signals:
+    """Within its context SIGINT and SIGTERM let a run save its state before it ends;
+    a second one ends it at once."""
+
+    def __init__(self, run):
+        self.run, self.received, self.before = run, None, {}
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self.before[number] = signal.signal(number, self.handle)
+        return self
+
+    def __exit__(self, *exception):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def handle(self, number, frame):
+        again, self.received = self.received, number
+        if again or not self.run.stop():
+            raise KeyboardInterrupt
+
+
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", nargs="?", help="a config; --list shows all")
@@ -608,6 +699,12 @@ def parse(argv):
     parser.add_argument("--seed", type=int, help="of weights, dropout and data order")
     parser.add_argument(
         "--strategy", help=f"one of {', '.join(distribution.STRATEGIES)}"
+    )
+    parser.add_argument(
+        "--every", type=int, default=500, help="steps between saved states of an epoch"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=300, help="seconds to wait for other workers"
     )
     parser.add_argument("--run-dir", type=pathlib.Path, help="default: runs/NAME")
     parser.add_argument(
@@ -654,24 +751,43 @@ def main(argv=None) -> int:
     try:
         config = configure(args)
         directory = args.run_dir or pathlib.Path("runs") / args.name
-        run = Run(config, directory, args.name)
+        run = Run(config, directory, args.name, args.every, args.patience)
     except (ValueError, TypeError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     done = f", going on after {run.begun}" if run.begun else ""
     print(f"{args.name}: {run.model.count_params():,} parameters{done}")
+    command = shlex.join([sys.executable, *sys.argv])
+    signals = Signals(run)
     try:
-        metrics = run.fit(verbose=1 if sys.stdout.isatty() else 2)
+        with signals:
+            metrics = run.fit(verbose=1 if sys.stdout.isatty() else 2)
     except KeyboardInterrupt:
-        command = shlex.join([sys.executable, *sys.argv])
         print(
-            f"\nStopped after {run.begun or 'less than an epoch'}; {directory} keeps "
-            f"what was reached. The same command goes on:\n  {command}"
+            f"\nStopped after {run.begun or 'less than an epoch'}; {run.directory} "
+            f"keeps what was reached. The same command goes on:\n  {command}"
         )
-        return 130
+        return 128 + (signals.received or signal.SIGINT)
     except FloatingPointError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(
+            f"error: {error}. {run.directory} keeps what was reached; once it can be "
+            f"written to, the same command goes on:\n  {command}",
+            file=sys.stderr,
+        )
+        return 1
+    except distribution.WorkerLost as error:
+        print(
+            f"error: {error} {run.directory} keeps what was reached; the same command "
+            f"on all workers goes on:\n  {command}",
+            file=sys.stderr,
+        )
+        return 1
+    if run.worker:
+        print(f"Worker {run.worker} is done; the chief has the results.")
+        return 0
     test = metrics["test"]
     also = f", perplexity {test['perplexity']:.1f}" if "perplexity" in test else ""
     print(

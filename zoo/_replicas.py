@@ -146,8 +146,8 @@ def newest_common(model, places):
         return max(places, default=None)
     places = [(-1, -1), (-1, -1), *places][-2:]
     own = tf.constant(places, tf.int64)
-    rows = strategy.run(lambda: own)
-    rows = tf.function(lambda: strategy.gather(rows, axis=0))().numpy().tolist()
+    gather = tf.function(lambda: strategy.gather(strategy.run(lambda: own), axis=0))
+    rows = gather().numpy().tolist()
     found = {tuple(row) for row in rows} - {(-1, -1)}
     common = [p for p in found if rows.count([*p]) == strategy.num_replicas_in_sync]
     if found and not common:

@@ -1,9 +1,13 @@
-"""Where a model trains: strategies of TensorFlow, chosen by name."""
+"""Where a model trains: strategies of TensorFlow and of JAX, chosen by name."""
 
+import contextlib
 import functools
 import json
 import os
+import socket
+import time
 
+import keras
 import tensorflow as tf
 
 from zoo._checks import known
@@ -16,7 +20,11 @@ TF_CONFIG = (
 )
 
 
-def strategy(name: str = "auto") -> tf.distribute.Strategy:
+class WorkerLost(RuntimeError):
+    """A worker of a multi-worker strategy has ended or cannot be reached any more."""
+
+
+def strategy(name: str = "auto", timeout: float = 300.0):
     """A `tf.distribute` strategy; build and compile the model in its `scope()`.
 
     **Several machines.** "multi_worker" reads the environment variable `TF_CONFIG`,
@@ -26,7 +34,7 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
          "task": {"type": "worker", "index": 0}}
 
     Start the same program on every worker, each with its own `index`. It goes on once
-    all have started; until then only SIGKILL ends it. Give `fit`, `evaluate` and
+    all have started. Give `fit`, `evaluate` and
     `predict` the same data everywhere: each worker computes its part of every batch,
     and all return the same. Weights and moving statistics stay the same on all
     workers, bit for bit.
@@ -39,14 +47,21 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
 
     Every worker must make the same calls, since reading a metric or saving a model
     may wait for the others, and must write to a folder of its own. If a worker dies,
-    the others end with an error.
+    the others get an error within two minutes, in the context of `running` a
+    `WorkerLost`.
+
+    **JAX.** With the backend jax it is a `keras.distribution.DataParallel` over the
+    local devices, and `fit` must be in the context of `running`. A batch that cannot
+    be shared out equally is computed on every device.
 
     Args:
         name: "one_device": the first GPU, else the CPU. "mirrored": a replica on each
             GPU (or on each logical CPU where there is no GPU), batches split among
             them. "multi_worker": the same over the GPUs (or the CPU) of several
             machines. "auto" (the default): multi-worker where `TF_CONFIG` names two
-            or more workers, mirrored for two or more GPUs, else one device.
+            or more workers, mirrored for two or more GPUs, else one device; on JAX
+            all local devices.
+        timeout: seconds to wait for other workers, 300 by default.
 
     Returns:
         The strategy. A process has one mirrored (for the same devices) and one
@@ -56,8 +71,9 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
         ValueError: an unknown name, with the known ones; for "auto" and
             "multi_worker" a `TF_CONFIG` that is not JSON, has no or repeated or
             malformed addresses, or whose task is not among them; for "multi_worker"
-            no `TF_CONFIG`.
+            no `TF_CONFIG`, or the backend JAX.
         RuntimeError: "multi_worker" after TensorFlow's first operation.
+        OSError: the port of this worker is taken; TimeoutError: others do not answer.
 
     Example:
         >>> import zoo
@@ -65,10 +81,15 @@ def strategy(name: str = "auto") -> tf.distribute.Strategy:
         1
     """
     known("strategy", name, STRATEGIES)
+    if keras.backend.backend() == "jax":
+        return _data_parallel(name)
     # Before anything that starts TensorFlow: it connects to workers only then.
     if name == "multi_worker" or (name == "auto" and os.environ.get("TF_CONFIG")):
-        workers = _workers(os.environ.get("TF_CONFIG", ""))
+        workers, index = _workers(os.environ.get("TF_CONFIG", ""))
         if name == "multi_worker" or len(workers) > 1:
+            if not _multi_worker.cache_info().currsize:
+                _check_not_started()
+                _meet(workers, index, timeout)
             return _multi_worker()
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
@@ -87,21 +108,26 @@ def _mirrored(*devices):
 @functools.cache
 def _multi_worker():
     """One strategy a process, for the same reason."""
-    try:
-        return _MultiWorkerMirrored()
-    except RuntimeError as error:
-        if "startup" not in str(error):
-            raise
+    return _MultiWorkerMirrored()
+
+
+def _check_not_started():
+    threads = tf.config.threading.get_inter_op_parallelism_threads()
+    try:  # this setting is refused from then on
+        tf.config.threading.set_inter_op_parallelism_threads(threads + 1)
+    except RuntimeError:
         raise RuntimeError(
             "strategy('multi_worker') must come before the first tensor or model, "
             "because TensorFlow connects to other workers only when it starts. "
             "Received: a TensorFlow that has started; make the strategy right after "
             "the imports"
-        ) from error
+        ) from None
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
 def _workers(text):
-    """Addresses of the workers that `TF_CONFIG` names, the chief's first.
+    """Addresses of the workers that `TF_CONFIG` names, the chief's first, and the
+    place of this one among them.
 
     TensorFlow itself waits for ever, or fails late, with most wrong ones.
     """
@@ -157,7 +183,112 @@ def _workers(text):
         f"give the task an `index` of 0 … {count - 1}, its place in the list",
         f"task={task!r}",
     )
-    return addresses
+    chiefs = len(jobs["chief"]) if task["type"] == "worker" else 0
+    return addresses, chiefs + int(index)
+
+
+def _meet(addresses, index, timeout):
+    """Waits until every worker can be reached. TensorFlow itself waits for ever.
+
+    Meanwhile each listens where TensorFlow will. Who has met all goes on, and
+    TensorFlow answers those that are still looking.
+    """
+    host, _, port = addresses[index].rpartition(":")
+    try:
+        listener = socket.create_server(("", int(port)), backlog=len(addresses))
+    except OSError as error:
+        raise OSError(
+            f"`TF_CONFIG` must give this worker a free port. Received: worker {index} "
+            f"at {addresses[index]} ({error.strerror})"
+        ) from None
+    missing = {a: None for a in addresses if a != addresses[index]}
+    end = time.monotonic() + timeout
+    with listener:
+        while missing:
+            for address in [*missing]:
+                host, _, port = address.rpartition(":")
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(
+                        f"`TF_CONFIG` names workers that did not answer within "
+                        f"{timeout:g} s; start them, or mend their addresses. "
+                        "Received: "
+                        + ", ".join(f"{a} ({why})" for a, why in missing.items())
+                    )
+                try:
+                    with socket.create_connection(
+                        (host.strip("[]"), int(port)), min(left, 2.0)
+                    ):
+                        del missing[address]
+                except OSError as error:
+                    missing[address] = error.strerror or error
+            if missing:
+                time.sleep(min(0.2, timeout))
+
+
+def worker_index() -> int:
+    """This process' place among the workers that `TF_CONFIG` names; the chief is 0,
+    and so is who works alone.
+
+    Raises:
+        ValueError: a wrong `TF_CONFIG`, as in `strategy`.
+    """
+    text = os.environ.get("TF_CONFIG")
+    return _workers(text)[1] if text else 0
+
+
+@contextlib.contextmanager
+def running(strategy):
+    """What `fit`, `evaluate` and `predict` belong into.
+
+    On JAX it is the scope of the strategy, which shares out the batches. On TensorFlow
+    the errors that report a lost worker become `WorkerLost`.
+
+    Args:
+        strategy: as `strategy()` gave it.
+
+    Raises:
+        WorkerLost: another worker of several has ended.
+    """
+    if keras.backend.backend() == "jax":
+        with strategy.scope():
+            yield
+        return
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if not (isinstance(strategy, _MultiWorkerMirrored) and "task:" in str(error)):
+            raise
+        raise WorkerLost(
+            f"Another worker does not answer any more ({type(error).__name__})."
+        ) from error
+
+
+def _data_parallel(name):
+    """The strategy's counterpart in JAX."""
+    if name == "multi_worker":
+        raise ValueError(
+            "`strategy` must be 'auto', 'one_device' or 'mirrored' on the backend JAX. "
+            f"Received: strategy={name!r}, KERAS_BACKEND=jax"
+        )
+    devices = keras.distribution.list_devices()
+    return _DataParallel(devices[:1] if name == "one_device" else devices)
+
+
+class _DataParallel(keras.distribution.DataParallel):
+    """Keras' own, for batches of any size."""
+
+    def __init__(self, devices):
+        super().__init__(devices=devices, auto_shard_dataset=False)
+        self.num_replicas_in_sync = len(devices)
+
+    def get_data_layout(self, data_shape):
+        layout = super().get_data_layout(data_shape)
+        if data_shape[0] % self.num_replicas_in_sync:
+            return keras.distribution.TensorLayout(
+                [None] * len(data_shape), self.device_mesh
+            )
+        return layout
 
 
 def _is_address(address):
@@ -217,7 +348,8 @@ class _Reducing:
         sizes = self.gather(sizes, axis=0)  # (replicas,)
         size, others = tf.reduce_max(sizes), [[0, 0]] * (rank - 1)
         value = self.run(
-            lambda v: tf.pad(v, [[0, size - tf.shape(v)[0]], *others]), args=(value,)
+            lambda v: tf.pad(v, [[0, size - tf.shape(v)[0]], *others]),
+            args=(value,),
         )
         total = super().reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
         counts = tf.reduce_sum(tf.cast(tf.sequence_mask(sizes, size), computed), 0)

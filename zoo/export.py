@@ -71,7 +71,7 @@ def export_saved_model(
             f"`path` must not exist, or be an exported model together with "
             f"overwrite=True. Received: path={str(path)!r}"
         )
-    model = _undistributed(model)
+    model = undistributed(model)
     endpoints = _endpoints(model)
     facts = _facts(model, endpoints)
     taken = sorted({*facts, "sha256"} & {*(card or {})})
@@ -131,7 +131,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
-def _undistributed(model):
+def undistributed(model):
     """The model, or its copy where a strategy keeps its variables on replicas."""
     distributed = (tf.distribute.DistributedValues,)
     if not any(isinstance(w.value, distributed) for w in model.weights):

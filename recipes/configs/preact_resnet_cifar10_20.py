@@ -7,8 +7,8 @@ initialisation and its augmentation (pad 4, crop, flip).
 
 Departures: the paper's schedule is 164 epochs of the rate .1, ÷10 at 32,000 and 48,000
 steps, decay 1e-4 on everything; here 60 epochs on half a cosine after a warm-up of two,
-with Nesterov's momentum and a decay of 5e-4 on kernels only. Convolutions are trained in
-bfloat16, which takes two thirds of the time on CPUs that have it (AVX512_BF16).
+with Nesterov's momentum and a decay of 5e-4 on kernels only. Convolutions are trained
+in bfloat16, which takes two thirds of the time on CPUs that have it (AVX512_BF16).
 
 Result: not trained to the end yet. With 30 epochs, last batches of 80 included, .9054
 (1 seed; 115 s an epoch on 2 CPU cores beside other work).

@@ -47,6 +47,7 @@ class Resume(keras.callbacks.Callback):
         epoch: number of epochs done.
         step: number of steps done in the epoch that has begun.
         history: rows of metrics, one dict an epoch, with its seconds.
+        notes: a dict for whatever else is to be kept, as JSON.
 
     Example:
         >>> import tempfile, zoo
@@ -69,7 +70,7 @@ class Resume(keras.callbacks.Callback):
             check_int("every", every)
         self.directory = pathlib.Path(directory)
         self.name, self.every = name, every
-        self.epoch, self.step, self.history = 0, 0, []
+        self.epoch, self.step, self.history, self.notes = 0, 0, [], {}
         self._pending = None  # of the state that was read, until training begins
         self._driver = None  # what `fit` was given, while it runs
         self._done_before = 0.0  # seconds in the epoch that has begun
@@ -112,7 +113,8 @@ class Resume(keras.callbacks.Callback):
             _replicas.assign(model, variable, values)
         self._pending = record, arrays[len(variables) :]
         self.epoch, self.step = place
-        self.history, self._stopped = record["history"], record["stopped"]
+        self.history, self.notes = record["history"], record["notes"]
+        self._stopped = record["stopped"]
         return self.epoch
 
     def fit(
@@ -224,6 +226,7 @@ class Resume(keras.callbacks.Callback):
             "seconds": time.perf_counter() - self._began,
             "stopped": self._stopped,
             "history": self.history,
+            "notes": self.notes,
             "callbacks": states,
             "shapes": [list(v.shape) for v in variables],
         }

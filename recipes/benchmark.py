@@ -5,6 +5,7 @@
     python recipes/benchmark.py memory              # ResNet-1001 with and without remat
     python recipes/benchmark.py layer               # one highway layer, width 50 … 1024
     python recipes/benchmark.py input               # data sets against a training step
+    python recipes/benchmark.py workers             # one and two, pinned to a core each
 
 Every peer runs in a process of its own, from the same weights, on the same batch; its
 first loss must equal the zoo's to 1e-5 (ResNet-1001: .02). After a warm-up the peers
@@ -361,7 +362,49 @@ def feed(args):
     return rows
 
 
-BENCHMARKS = {"depth": depth, "layer": layer, "input": feed, "memory": memory}
+def workers(args):
+    """Images a second of one and of two workers, pinned to a core each."""
+    from recipes import launch, train
+
+    rows = []
+    for name, sizes, images in (
+        ("highway_mlp_digits_50", (64,), 1280),
+        ("preact_resnet_cifar10_20", (128, 256), 2560),
+    ):
+        for size in sizes:
+            rates = {}
+            for count in (1, 2):
+                with tempfile.TemporaryDirectory() as place:
+                    changes = [f"train_images={images}", f"batch_size={size}"]
+                    command = [sys.executable, str(ROOT / "recipes" / "train.py"), name]
+                    command += ["--epochs", str(1 + args.turns)]
+                    command += ["--run-dir", f"{place}/run"]
+                    for change in changes:
+                        command += ["--set", change]
+                    with launch.Workers(command, count, place, 1, quiet=True) as team:
+                        if team.wait():
+                            raise RuntimeError(pathlib.Path(team.logs[0]).read_text())
+                    seconds = train.read_history(pathlib.Path(place) / "run")["seconds"]
+                rates[count] = images / statistics.median(seconds[1:])
+                rows.append(
+                    {
+                        "net": name,
+                        "workers": count,
+                        "batch": size,
+                        "images_per_s": rates[count],
+                        "efficiency": rates[count] / rates[1] / count,
+                    }
+                )
+    return rows
+
+
+BENCHMARKS = {
+    "depth": depth,
+    "layer": layer,
+    "input": feed,
+    "memory": memory,
+    "workers": workers,
+}
 
 
 def plot(rows, path):

@@ -33,10 +33,11 @@ def free_addresses(count: int) -> list[str]:
         return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
-def cores_of(index: int, count: int) -> set[int]:
-    """CPU cores of a worker: a part of them, or all where there are too few."""
+def cores_of(index: int, count: int, each: int | None = None) -> set[int]:
+    """CPU cores of a worker: its part of them, or all where there are too few."""
     cores = sorted(os.sched_getaffinity(0))
-    return set(cores[index::count] if len(cores) >= count else cores)
+    each = each or len(cores) // count
+    return set(cores[index * each : (index + 1) * each] or cores)
 
 
 class Workers:
@@ -46,11 +47,14 @@ class Workers:
         command: what each runs, from the directory of the caller.
         count: how many.
         logs: directory for worker-0.log, …, to which outputs are appended.
+        cores: of each worker; None shares out all there are.
+        quiet: shows nothing of the chief.
         grace: seconds that workers have to end, before they are killed.
     """
 
-    def __init__(self, command, count, logs, grace=20.0):
-        self.command, self.count, self.grace = command, count, grace
+    def __init__(self, command, count, logs, cores=None, quiet=False, grace=20.0):
+        self.command, self.count, self.cores = command, count, cores
+        self.quiet, self.grace = quiet, grace
         self.logs = [pathlib.Path(logs) / f"worker-{i}.log" for i in range(count)]
         self.processes, self.readers = [], []
         self.signalled = None
@@ -67,10 +71,9 @@ class Workers:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C comes from here, once
-                preexec_fn=lambda i=index: os.sched_setaffinity(
-                    0, cores_of(i, self.count)
-                ),
             )
+            # before it has threads, which inherit this
+            os.sched_setaffinity(process.pid, cores_of(index, self.count, self.cores))
             reader = threading.Thread(target=self._read, args=(index, process, log))
             reader.start()
             self.processes.append(process)
@@ -115,11 +118,11 @@ class Workers:
                 process.send_signal(number)
 
     def _read(self, index, process, log):
-        with open(log, "ab") as file:
+        with process.stdout, open(log, "ab") as file:
             for line in process.stdout:
                 file.write(line)
                 file.flush()
-                if index == 0:
+                if index == 0 and not self.quiet:
                     sys.stdout.write(line.decode(errors="replace"))
                     sys.stdout.flush()
 

@@ -139,10 +139,6 @@ class Run:
             images += self.info.num_validation
         if config.train_images is not None:
             images = min(images, config.train_images)
-        drop = config.drop_remainder and images >= config.batch_size
-        if drop:
-            images -= images % config.batch_size
-        self.steps = -(-images // config.batch_size)
 
         def stream(epoch, step):
             return datasets.load(
@@ -160,6 +156,10 @@ class Run:
         keras.utils.clear_session()
         keras.utils.set_random_seed(config.seed)
         self.strategy = distribution.strategy(config.strategy, patience)
+        drop = self._drops_remainder(images)
+        if drop:
+            images -= images % config.batch_size
+        self.steps = -(-images // config.batch_size)
         if (
             config.dtype_policy == "mixed_float16"
             and config.jit_compile
@@ -315,6 +315,24 @@ class Run:
         self._compile(model)
         return model
 
+    @property
+    def jax_devices(self):
+        """How many devices of JAX share out a batch; 1 on TensorFlow."""
+        on_jax = keras.backend.backend() == "jax"
+        return self.strategy.num_replicas_in_sync if on_jax else 1
+
+    def _drops_remainder(self, images):
+        """Whether the last batch of an epoch is left out. JAX must, if the devices
+        cannot share it out equally."""
+        size, devices = self.config.batch_size, self.jax_devices
+        if size % devices:
+            raise ValueError(
+                f"`batch_size` must be a multiple of the {devices} devices of JAX. "
+                f"Received: batch_size={size}"
+            )
+        odd = images % size % devices > 0
+        return images >= size and (self.config.drop_remainder or odd)
+
     def _compile(self, model):
         """For learning, or for measuring alone."""
         compile_model(model, self.config, self.steps, self.info.num_classes)
@@ -384,10 +402,10 @@ class Run:
 
     def _data(self, split, image_size=None):
         """A split to evaluate on."""
-        config = self.config
-        return datasets.load(
-            config.dataset, split, config.batch_size, image_size=image_size
-        )
+        size = self.config.batch_size
+        if self.jax_devices > 1:
+            size += 1  # which they cannot share out: each computes it all, to the last
+        return datasets.load(self.config.dataset, split, size, image_size=image_size)
 
     def _card(self, metrics):
         return {
@@ -800,6 +818,10 @@ def main(argv=None) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        code = main()
     except KeyboardInterrupt:
         sys.exit("\nStopped.")
+    if code == 1 and os.environ.get("TF_CONFIG"):
+        sys.stdout.flush()
+        os._exit(code)  # TensorFlow's own clean-up fails once a worker is lost
+    sys.exit(code)

@@ -1,4 +1,3 @@
-import contextlib
 import json
 import os
 import pathlib
@@ -13,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import zoo
+from recipes import launch
 from zoo import distribution
 
 
@@ -293,6 +293,45 @@ def test_multi_worker_after_tensorflow_has_started(name, monkeypatch):
         distribution.strategy(name)
 
 
+def multi_worker(addresses, index, timeout=1.0):
+    """What a process prints that asks for the strategy."""
+    task = {"type": "worker", "index": index}
+    config = {"cluster": {"worker": addresses}, "task": task}
+    program = f"""
+import zoo
+try:
+    zoo.distribution.strategy("multi_worker", timeout={timeout})
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TF_CONFIG": json.dumps(config)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    ).stdout
+
+
+def test_workers_that_do_not_answer():
+    """Within the timeout, with the address and the reason of each."""
+    own, other = launch.free_addresses(2)
+    said = multi_worker([own, other, "no.such.host.invalid:1"], 0)
+    assert said.startswith("TimeoutError `TF_CONFIG` names workers that did not answer")
+    assert "within 1 s" in said
+    assert f"{other} (Connection refused)" in said
+    assert "no.such.host.invalid:1 (" in said
+    assert own not in said
+
+
+def test_port_that_is_taken():
+    with socket.create_server(("", 0)) as taken:
+        own = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = multi_worker([own, "127.0.0.1:1"], 0, timeout=60)
+    assert said.startswith("OSError `TF_CONFIG` must give this worker a free port.")
+    assert f"worker 0 at {own} (Address already in use)" in said
+
+
 # Two workers on this machine. This file, run as a script, is what each of them does;
 # without TF_CONFIG it does the same on one device.
 
@@ -393,11 +432,7 @@ def run_together(commands, folder, seconds):
 def two_workers(tmp_path_factory, pytestconfig):
     """Folders with the results of worker 0, worker 1 and of one device alone."""
     folder = tmp_path_factory.mktemp("two_workers")
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    addresses = launch.free_addresses(2)
     environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
     environment["CUDA_VISIBLE_DEVICES"] = "-1"
     folders, commands = [], []

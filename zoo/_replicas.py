@@ -146,8 +146,11 @@ def newest_common(model, places):
         return max(places, default=None)
     places = [(-1, -1), (-1, -1), *places][-2:]
     own = tf.constant(places, tf.int64)
-    gather = tf.function(lambda: strategy.gather(strategy.run(lambda: own), axis=0))
-    rows = gather().numpy().tolist()
+
+    def gather():
+        return strategy.gather(strategy.run(lambda: own), axis=0)
+
+    rows = tf.function(gather, autograph=False)().numpy().tolist()
     found = {tuple(row) for row in rows} - {(-1, -1)}
     common = [p for p in found if rows.count([*p]) == strategy.num_replicas_in_sync]
     if found and not common:

@@ -51,8 +51,9 @@ def strategy(name: str = "auto", timeout: float = 300.0):
     `WorkerLost`.
 
     **JAX.** With the backend jax it is a `keras.distribution.DataParallel` over the
-    local devices, and `fit` must be in the context of `running`. A batch that cannot
-    be shared out equally is computed on every device.
+    local devices, and `fit` must be in the context of `running`. Give it batches that
+    are all multiples of the number of devices: Keras shares out an iterator as it does
+    its first batch, and one that cannot be shared out is computed on every device.
 
     Args:
         name: "one_device": the first GPU, else the CPU. "mirrored": a replica on each
@@ -276,7 +277,7 @@ def _data_parallel(name):
 
 
 class _DataParallel(keras.distribution.DataParallel):
-    """Keras' own, for batches of any size."""
+    """Keras' own, for batches that cannot be shared out, too."""
 
     def __init__(self, devices):
         super().__init__(devices=devices, auto_shard_dataset=False)

@@ -669,13 +669,30 @@ def _write_rows(path, rows):
 
 def read_history(directory: pathlib.Path) -> dict[str, list[float]]:
     """{column: its values by epoch} of a run, without columns that have gaps."""
-    with open(directory / HISTORY, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return {
-        key: [float(row[key]) for row in rows]
-        for key in rows[0]
-        if all(row[key] for row in rows)
-    }
+    path = directory / HISTORY
+    try:
+        text = path.read_text(encoding="utf-8")
+        rows = list(csv.DictReader(io.StringIO(text), strict=True))
+        if not text.endswith("\n") or None in [v for r in rows for v in r.values()]:
+            raise ValueError("its last row ends early")
+        return {
+            key: [float(row[key]) for row in rows]
+            for key in rows[0]
+            if all(row[key] for row in rows)
+        }
+    except (ValueError, LookupError, TypeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as a history: {error}") from None
+
+
+def read_metrics(directory: pathlib.Path) -> dict:
+    """metrics.json of a finished run."""
+    path = directory / METRICS
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}); delete {directory} to train anew."
+        ) from None
 
 
 def write(path: pathlib.Path, text: str):

@@ -3,6 +3,7 @@ import json
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 import zoo
 from recipes import configs, train
-from zoo import datasets, models, training
+from zoo import datasets, distribution, models, training
 
 SMALL = "highway_mlp_digits_5"
 
@@ -302,6 +303,116 @@ def test_run_directory_with_a_damaged_config(text, tmp_path, capsys):
     (tmp_path / "config.json").write_text(text)
     refused(capsys, [SMALL, "--run-dir", tmp_path], "config.json", "read", "--run-dir")
     assert contents(tmp_path) == {tmp_path / "config.json": text.encode()}
+
+
+def cut(content):
+    return content[: len(content) // 2]
+
+
+def zero(content):
+    return bytes(len(content))
+
+
+def flip(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
+
+
+def stop(config, directory):
+    """Trains up to the sixth step of the second epoch."""
+    steps = iter(range(26))
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: next(steps) == 25 and run.stop()
+    )
+    run = train.Run(config, directory, SMALL, every=2)
+    run._watch_gates = lambda: [count]
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert run.begun == "epoch 1 of 2 and step 6 of 20"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run that was stopped within its second epoch."""
+    directory = tmp_path_factory.mktemp("stopped") / "run"
+    stop(configs.load(SMALL).replace(epochs=2), directory)
+    return directory
+
+
+STOPPED = [
+    "config.json",
+    "history.csv",
+    "resume-00001-0000004.npz",
+    "resume-00001-0000006.npz",
+]
+
+
+def test_stopped_run(stopped):
+    assert sorted(file.name for file in stopped.iterdir()) == STOPPED
+
+
+@pytest.mark.parametrize("damage", [cut, zero, flip])
+@pytest.mark.parametrize("name", STOPPED)
+def test_damaged_file_of_a_stopped_run(
+    name, damage, stopped, finished, tmp_path, capsys
+):
+    """One sentence, or the weights of an undisturbed run."""
+    shutil.copytree(stopped, tmp_path / "run")
+    file = tmp_path / "run" / name
+    file.write_bytes(damage(file.read_bytes()))
+    code = run(tmp_path / "run", "--epochs", "2")
+    assert code == (2 if name == "config.json" else 0)
+    if code:
+        err = capsys.readouterr().err
+        assert err.startswith("error: ") and err.count("\n") == 1
+    else:
+        assert all(map(np.array_equal, weights(tmp_path / "run"), weights(finished)))
+
+
+@pytest.mark.parametrize("damage", [cut, zero, flip])
+def test_damaged_results(damage, finished, tmp_path):
+    for name, read in (
+        ("metrics.json", train.read_metrics),
+        ("history.csv", train.read_history),
+    ):
+        path = tmp_path / name
+        path.write_bytes(damage((finished / name).read_bytes()))
+        with pytest.raises(ValueError, match=f"{name} cannot be read"):
+            read(tmp_path)
+
+
+def test_mixed_float16_compiled_on_several_replicas(tmp_path, monkeypatch, capsys):
+    class Two:
+        num_replicas_in_sync = 2
+
+    monkeypatch.setattr(distribution, "strategy", lambda *_: Two())
+    changes = ["--set", "dtype_policy=mixed_float16", "--set", "jit_compile=true"]
+    command = [SMALL, "--run-dir", tmp_path / "run", *changes]
+    refused(capsys, command, "`jit_compile` must be False for mixed_float16", "2 repl")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_ends_in_float32(policy, tmp_path):
+    """Trained in half precision, tested and exported in full; it goes on exactly."""
+    config = configs.load(SMALL).replace(epochs=2, dtype_policy=policy)
+    whole = train.Run(config, tmp_path / "whole", SMALL)
+    assert whole.model.dtype_policy.name == policy
+    metrics = whole.fit()
+    model = zoo.load(tmp_path / "whole")
+    assert {layer.dtype_policy.name for layer in model.layers} == {"float32"}
+    assert keras.config.dtype_policy().name == "float32"
+    model.compile(
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    found = model.evaluate(*datasets.arrays("digits", "test"), verbose=0)
+    assert np.allclose(found, [metrics["test"][k] for k in ("loss", "accuracy")])
+
+    stop(config, tmp_path / "parts")
+    train.Run(config, tmp_path / "parts", SMALL).fit()
+    ours, theirs = weights(tmp_path / "parts"), weights(tmp_path / "whole")
+    assert all(map(np.array_equal, ours, theirs))
 
 
 def test_one_error_from_the_shell(tmp_path, pytestconfig):

@@ -87,7 +87,7 @@ def train_once(config, directory, also=None, artefacts=False):
         )
     path = directory / train.METRICS
     if path.exists():
-        return json.loads(path.read_text(encoding="utf-8"))
+        return train.read_metrics(directory)
     run = train.Run(config, directory, directory.name)
     try:
         return run.fit(artefacts=artefacts, also=also)

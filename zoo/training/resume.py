@@ -86,7 +86,8 @@ class Resume(keras.callbacks.Callback):
             ValueError: states exist and none can be read, or they are another
                 model's, or workers have none in common.
         """
-        model.optimizer.build(model.trainable_variables)
+        if not model.optimizer.built:  # a second time would make more variables
+            model.optimizer.build(model.trainable_variables)
         found, problems = {}, []
         for path in reversed(self._files()):
             try:

@@ -129,6 +129,38 @@ for name in ("one_device", "mirrored"):
     rows = len(model.predict(data, verbose=0))
     facts[f"remainder {name}"] = [history["loss"][0], *score, *whole, rows]
 
+rng = np.random.default_rng(0)
+images, factors = rng.normal(3, 2, (2, 9, 4, 4, 5)).astype("float32")
+for name in ("one_device", "mirrored"):
+    keras.utils.set_random_seed(0)
+    strategy = distribution.strategy(name)
+    with strategy.scope():
+        norm = zoo.layers.batch_norm.BatchNorm(gamma_initializer="random_normal")
+        norm.build(images.shape)
+    parts = [slice(0, 6), slice(6, 9)] if name == "mirrored" else [slice(None)]
+
+    def part(context):
+        own = parts[context.replica_id_in_sync_group]
+        return tf.constant(images[own]), tf.constant(factors[own])
+
+    def gradients(part):
+        x, factor = part
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = norm(x, training=True)
+            loss = tf.reduce_sum(y * factor + y**3)
+        sources = [x, norm.gamma.value, norm.beta.value]
+        return [y, *tape.gradient(loss, sources)]
+
+    data = strategy.experimental_distribute_values_from_function(part)
+    found = tf.function(lambda: strategy.run(gradients, (data,)))()
+    found = [np.array(strategy.experimental_local_results(f)) for f in found[2:]] + [
+        np.concatenate(strategy.experimental_local_results(f)) for f in found[:2]
+    ]
+    found = [f.sum(0) for f in found[:2]] + found[2:]
+    found += [norm.moving_mean.numpy(), norm.moving_variance.numpy()]
+    np.savez(folder / f"norm-{name}.npz", *found)
+
 command = ["highway_mlp_digits_5", "--epochs", "1", "--strategy", "mirrored"]
 facts["code"] = train.main([*command, "--run-dir", str(folder / "run")])
 (folder / "facts.json").write_text(json.dumps(facts))
@@ -194,6 +226,16 @@ def test_replicas_draw_masks_of_their_own(two_cpus):
     assert len(draws) == 4
     for name, (same, again) in draws.items():
         assert not same and not again, name
+
+
+def test_batch_norm_over_replicas(two_cpus):
+    """Outputs, gradients of input, γ and β, and moving statistics, for replicas with
+    6 and 3 images."""
+    one, two = (arrays(two_cpus / f"norm-{n}.npz") for n in ("one_device", "mirrored"))
+    assert len(one) == 6
+    for key, value in one.items():
+        scale = np.abs(value).max()
+        assert np.allclose(two[key], value, rtol=0, atol=1e-5 * scale), key
 
 
 def test_batch_that_is_smaller_than_the_number_of_replicas(two_cpus):

@@ -57,7 +57,12 @@ class BatchNorm(keras.layers.BatchNormalization):
 
         if together:
             outputs, mean, variance = _batch_norm_tensorflow.normalise_together(
-                inputs, self.gamma, self.beta, self.epsilon, self.axis
+                inputs,
+                self.gamma,
+                self.beta,
+                self.epsilon,
+                self.axis,
+                near=self.moving_mean,
             )
         else:
             outputs, mean, variance = _batch_norm_tensorflow.normalise(

@@ -58,9 +58,7 @@ def release(run: pathlib.Path, place: pathlib.Path, overwrite: bool = False):
         for name in BESIDE:
             if (run / name).is_file():
                 shutil.copy2(run / name, copy / pathlib.Path(name).name)
-        card = {**card, "name": place.name, "sha256": export.hashes(copy)}
-        text = json.dumps(card, indent=2, ensure_ascii=False) + "\n"
-        (copy / export.CARD).write_text(text, encoding="utf-8")
+        export.write_card(copy, {**card, "name": place.name})
         if place.exists():
             place.rename(pathlib.Path(work) / "replaced")
         copy.rename(place)

@@ -119,7 +119,13 @@ def signature(folder):
 
 def test_signatures(tmp_path):
     found = signature(export_saved_model(cnn(), tmp_path / "net"))
-    assert sorted(found) == ["gates", "serve", "serve_uint8", "serving_default"]
+    assert sorted(found) == [
+        "features",
+        "gates",
+        "serve",
+        "serve_uint8",
+        "serving_default",
+    ]
     for name, (inputs, outputs) in found.items():
         (image,) = inputs.values()
         assert list(inputs) == ["image"]
@@ -128,13 +134,15 @@ def test_signatures(tmp_path):
         if name == "gates":
             assert outputs["stage_1"].shape.as_list() == [2, None, 8, 8, 4]
             assert outputs["stage_2"].shape.as_list() == [1, None, 4, 4, 6]
+        elif name == "features":
+            assert {k: v.shape.rank for k, v in outputs.items()} == {"features": 2}
         else:
             assert sorted(outputs) == ["logits", "probabilities"]
 
 
 def test_signatures_of_vectors(tmp_path):
     found = signature(export_saved_model(vectors(), tmp_path / "net"))
-    assert sorted(found) == ["gates", "serve", "serving_default"]
+    assert sorted(found) == ["features", "gates", "serve", "serving_default"]
     assert {name for inputs, _ in found.values() for name in inputs} == {"features"}
 
 
@@ -175,7 +183,7 @@ def test_card(tmp_path):
     assert card["built_by"]["builder"] == "preact_resnet"
     assert card["built_by"]["arguments"]["depth"] == 8
     assert card["input"] == {"name": "image", "shape": [None, 8, 8, 3]}
-    assert card["endpoints"] == ["serve", "serve_uint8"]
+    assert card["endpoints"] == ["features", "serve", "serve_uint8"]
     assert card["parameters"] == model.count_params()
     assert card["trainable_parameters"] == sum(
         w.numpy().size for w in model.trainable_weights
@@ -327,3 +335,38 @@ def test_two_inputs_or_outputs(tmp_path):
     for model in (keras.Model(inputs, sums), keras.Model(inputs[:1], inputs[:1] * 2)):
         with pytest.raises(ValueError, match="one input and one output. Received: "):
             export_saved_model(model, tmp_path / "net")
+
+
+def test_features(tmp_path):
+    model = cnn()
+    path = export_saved_model(model, tmp_path / "net")
+    images = pixels(model, 3)
+    features = zoo.load_served(path).features(images)["features"]
+    kernel, bias = model.get_layer("logits").get_weights()
+    logits = model.predict(images, verbose=0)
+    assert close(features @ kernel + bias, logits, 1e-5)
+
+
+def test_fine_tuning_without_this_package(tmp_path):
+    """Weights and moving statistics move through the endpoint `train`."""
+    model = resnet()
+    path = export_saved_model(model, tmp_path / "net", train=True)
+    layer = keras.layers.TFSMLayer(
+        path, call_endpoint="serve", call_training_endpoint="train"
+    )
+    loaded = layer._reloaded_obj
+    before = {k: v.numpy() for k, v in loaded.weights.items()}
+    images = pixels(model, 8)
+    inputs = keras.Input(images.shape[1:])
+    tuned = keras.Model(inputs, layer(inputs)["logits"])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    tuned.compile(keras.optimizers.SGD(0.1), loss)
+    tuned.fit(images, np.arange(8) % 10, epochs=1, verbose=0)
+    moved = {k for k, v in loaded.weights.items() if (v.numpy() != before[k]).any()}
+    assert {k.split("/")[-1] for k in moved} >= {"kernel", "moving_mean", "gamma"}
+    assert (
+        "train"
+        not in zoo.load_served(export_saved_model(model, tmp_path / "plain")).card[
+            "endpoints"
+        ]
+    )

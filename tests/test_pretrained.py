@@ -2,12 +2,13 @@ import gc
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 
 import zoo
 from zoo import pretrained
-from zoo.export import export_saved_model
+from zoo.export import export_saved_model, seal, weights_by_path
 
 IMAGES = np.random.default_rng(0).integers(0, 17, (4, 8, 8, 1)).astype("float32")
 
@@ -163,7 +164,84 @@ def test_folder_without_card(folder):
 def change(folder, **changes):
     path = folder / "card.json"
     card = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**card, **changes}), encoding="utf-8")
+    path.write_text(json.dumps(seal({**card, **changes})), encoding="utf-8")
+
+
+@pytest.mark.parametrize("place", [0.3, 0.5, 0.9])
+def test_card_with_another_byte(folder, place):
+    path = folder / "card.json"
+    content = bytearray(path.read_bytes())
+    at = next(
+        i
+        for i in range(int(place * len(content)), len(content))
+        if chr(content[i]).isdigit()
+    )
+    content[at] = ord("7") if content[at] != ord("7") else ord("8")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="card.json is not as it was written. SHA-256"):
+        zoo.load(folder)
+
+
+def test_card_with_a_path_outside(folder):
+    card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    change(folder, sha256={**card["sha256"], "../../etc/passwd": "0" * 64})
+    with pytest.raises(ValueError, match="passwd is not the file on its card"):
+        zoo.load(folder)
+
+
+def test_new_head(model, folder):
+    loaded = zoo.load(folder, num_classes=3)
+    assert loaded.output_shape == (None, 3)
+    ours, theirs = (weights_by_path(m) for m in (loaded, model))
+    assert ours.keys() == theirs.keys()
+    for path, weight in ours.items():
+        if not path.startswith("logits/"):
+            assert np.array_equal(weight, theirs[path]), path
+    loaded.compile("sgd", "mse")
+    loaded.fit(IMAGES, np.ones((4, 3)), epochs=1, verbose=0)
+
+
+def test_new_head_of_a_net_without_builder(tmp_path):
+    own = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="logits")])
+    path = export_saved_model(own, tmp_path / "own")
+    with pytest.raises(ValueError, match="`num_classes` is for nets that a builder"):
+        zoo.load(path, num_classes=3)
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_loops_as_wanted(model, folder, scan):
+    loaded = zoo.load(folder, scan=scan)
+    kinds = {type(layer).__name__ for layer in loaded.layers}
+    assert ("ScanLayers" in kinds) == scan
+    assert np.allclose(loaded.predict(IMAGES, verbose=0), model(IMAGES), atol=1e-6)
+
+
+def test_details(places):
+    card = {"dataset": "digits", "metrics": {"test": {"accuracy": 0.5}}}
+    export_saved_model(net(), places / "other", card=card)
+    first, *_, last = zoo.list_pretrained(details=True)
+    assert first["name"] == "highway_mlp_digits_5"
+    assert first["dataset"] is first["accuracy"] is first["trained_on"] is None
+    assert last["name"] == "preact_cifar10_20"
+    known = {d["name"]: d for d in zoo.list_pretrained(details=True)}
+    assert known["other"]["accuracy"] == 0.5
+    assert known["other"]["parameters"] == net().count_params()
+
+
+def test_verify(tmp_path):
+    own = net()
+    own.compile(metrics=["accuracy"])
+    images, labels = zoo.datasets.arrays("digits", "test")
+    accuracy = float(np.mean(own.predict(images, verbose=0).argmax(1) == labels))
+    card = {"dataset": "digits", "metrics": {"test": {"accuracy": accuracy}}}
+    found = zoo.verify(export_saved_model(own, tmp_path / "net", card=card))
+    assert found["equal"] and found["n"] == len(labels)
+    assert found["recorded"] == accuracy
+    card["metrics"]["test"]["accuracy"] += 1 / len(labels)
+    path = export_saved_model(own, tmp_path / "net", card=card, overwrite=True)
+    assert not zoo.verify(path)["equal"]
+    with pytest.raises(ValueError, match="whose card has data set.*without 'dataset'"):
+        zoo.verify(export_saved_model(own, tmp_path / "bare"))
 
 
 def test_card_of_a_newer_format(folder):
@@ -203,6 +281,7 @@ def test_served_in_one_expression(model, folder):
 
 def test_served_has_the_card(folder):
     assert zoo.load_served(folder).card["endpoints"] == [
+        "features",
         "gates",
         "serve",
         "serve_uint8",
@@ -211,7 +290,7 @@ def test_served_has_the_card(folder):
 
 def test_unknown_endpoint(folder):
     served = zoo.load_served(folder)
-    with pytest.raises(AttributeError, match="'logits'.*gates, serve, serve_uint8"):
+    with pytest.raises(AttributeError, match="'logits'.*features, gates, serve, "):
         served.logits  # noqa: B018
     assert not hasattr(served, "__len__")
 

@@ -26,6 +26,7 @@ _LAZY_NAMES = {
     "list_pretrained": "zoo.pretrained",
     "load": "zoo.pretrained",
     "load_served": "zoo.pretrained",
+    "verify": "zoo.pretrained",
 }
 
 __all__ = [

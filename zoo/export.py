@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import tempfile
 
 import keras
@@ -16,6 +17,8 @@ from keras import ops
 from zoo.analysis import _blocks, gates
 
 CARD = "card.json"
+SEAL = "card_sha256"
+_NUMBERS = re.compile(r"\[[\d\s.,-]*\]")  # lists of numbers stand in one line
 
 
 def export_saved_model(
@@ -23,6 +26,7 @@ def export_saved_model(
     path: str | os.PathLike,
     *,
     card: dict | None = None,
+    train: bool = False,
     overwrite: bool = False,
 ) -> pathlib.Path:
     """Writes a model as a TensorFlow SavedModel with a card.
@@ -34,15 +38,23 @@ def export_saved_model(
     - `serve_uint8(image)`, the same for uint8 pixels, where the input is an image;
     - `gates(image)`, float32 → {"stage_1", …}: T of the highway layers or gated
       residual units of a stage, `(layers, batch, …)`, where the model has some. A
-      stage is a run of layers of one shape; their names stand on the card.
+      stage is a run of layers of one shape; their names stand on the card;
+    - `features(image)`, float32 → {"features"}, what the layer `logits` gets, where
+      there is one of this name;
+    - `train(image)`, float32 → {"logits"} in training mode, on request: dropout is
+      on and batch normalisation moves, so that `keras.layers.TFSMLayer(path,
+      call_endpoint="serve", call_training_endpoint="train")` can be tuned further.
 
     `card.json` holds what `zoo.load` needs to rebuild the live model, and the SHA-256
-    of every other file. The folder is written beside `path` and renamed into place.
+    of every file, its own content included. The folder is written beside `path` and
+    renamed into place.
 
     Args:
         model: functional or Sequential model with one input, giving logits.
         path: folder to make.
         card: what else is known of the net: data set, recipe, accuracy, …
+        train: whether it gets the endpoint of this name. False by default: it takes
+            the graph of a training step more.
         overwrite: replaces a folder that holds an exported model. False by default.
 
     Returns:
@@ -72,9 +84,9 @@ def export_saved_model(
             f"overwrite=True. Received: path={str(path)!r}"
         )
     model = undistributed(model)
-    endpoints = _endpoints(model)
+    endpoints = _endpoints(model, train)
     facts = _facts(model, endpoints)
-    taken = sorted({*facts, "sha256"} & {*(card or {})})
+    taken = sorted({*facts, "sha256", SEAL} & {*(card or {})})
     if taken:
         raise ValueError(
             "`card` must leave the keys that export writes by itself. "
@@ -84,13 +96,26 @@ def export_saved_model(
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as work:
         written = pathlib.Path(work) / path.name
         _write(model, endpoints, written)
-        full_card = {**facts, **(card or {}), "sha256": hashes(written)}
-        text = json.dumps(full_card, indent=2, ensure_ascii=False) + "\n"
-        (written / CARD).write_text(text, encoding="utf-8")
+        write_card(written, {**facts, **(card or {})})
         if path.exists():
             path.rename(pathlib.Path(work) / "replaced")
         written.rename(path)
     return path
+
+
+def write_card(folder: pathlib.Path, card: dict):
+    """Writes card.json, with the SHA-256 of every file of the folder and its own."""
+    card = seal({**card, "sha256": hashes(folder)})
+    text = json.dumps(card, indent=2, ensure_ascii=False)
+    text = _NUMBERS.sub(lambda rows: " ".join(rows[0].split()), text)
+    (folder / CARD).write_text(text + "\n", encoding="utf-8")
+
+
+def seal(card: dict) -> dict:
+    """The card with the SHA-256 of its content."""
+    content = {key: value for key, value in card.items() if key != SEAL}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return {**content, SEAL: hashlib.sha256(text.encode()).hexdigest()}
 
 
 def hashes(folder: pathlib.Path) -> dict[str, str]:
@@ -142,7 +167,7 @@ def undistributed(model):
     return copy
 
 
-def _endpoints(model):
+def _endpoints(model, train=False):
     """{name: tf.function} of the model."""
     name, shape = _input_name(model), tuple(model.inputs[0].shape)
     parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -164,6 +189,13 @@ def _endpoints(model):
     endpoints = {"serve": endpoint(serve)}
     if name == "image":
         endpoints["serve_uint8"] = endpoint(serve, "uint8")
+    if any(layer.name == "logits" for layer in model.layers):
+        inner = keras.Model(model.inputs[0], model.get_layer("logits").input)
+        endpoints["features"] = endpoint(
+            lambda x: {"features": inner(x, training=False)}
+        )
+    if train:
+        endpoints["train"] = endpoint(lambda x: {"logits": model(x, training=True)})
     if _gate_names(model):
         found = [
             gates.Probe(layer)(_blocks.input_of(layer))[0]

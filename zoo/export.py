@@ -1,7 +1,8 @@
-"""SavedModels with named endpoints and a card."""
+"""SavedModels with named endpoints and a card; LiteRT and ONNX files."""
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import inspect
 import json
 import os
@@ -11,9 +12,11 @@ import re
 import tempfile
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from zoo._checks import known
 from zoo.analysis import _blocks, gates
 
 CARD = "card.json"
@@ -262,3 +265,104 @@ def _facts(model, endpoints):
         "weights": {p: list(w.shape) for p, w in weights_by_path(model).items()},
         "versions": versions(),
     }
+
+
+LITERT_WEIGHTS = ("float32", "float16", "int8")
+
+
+def export_litert(
+    model: keras.Model,
+    path: str | os.PathLike,
+    *,
+    weights: str = "float32",
+    samples=None,
+) -> pathlib.Path:
+    """Writes a model as a LiteRT (TensorFlow Lite) file of built-in operations alone.
+
+    Input and output stay float32, `image` in, logits out, for batches of any size.
+
+    Args:
+        model: functional or Sequential model with one numeric input, giving logits.
+        path: file to write, ending in ".tflite"; one that exists is replaced.
+        weights: "float32" (the default); "float16", half the size; "int8", a quarter,
+            with inner values in int8 where LiteRT can, in ranges measured on `samples`.
+        samples: for "int8": raw inputs `(count, …)`, 100 or more of the training set.
+
+    Returns:
+        `path`.
+
+    Raises:
+        ValueError: another ending or `weights`; "int8" without samples; text.
+
+    Example:
+        >>> import tempfile, zoo
+        >>> model = zoo.highway_mlp((8, 8, 1), depth=3, units=8)
+        >>> zoo.export.export_litert(model, tempfile.mkdtemp() + "/net.tflite").suffix
+        '.tflite'
+    """
+    known("weights", weights, LITERT_WEIGHTS)
+    path = _check_file(model, path, ".tflite")
+    if (weights == "int8") != (samples is not None):
+        raise ValueError(
+            "`samples` must be raw inputs for weights='int8', and None otherwise. "
+            f"Received: weights={weights!r}, samples "
+            f"{'None' if samples is None else 'of shape ' + str(np.shape(samples))}"
+        )
+    spec, options = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}, {}
+    if weights != "float32":
+        options["optimizations"] = [tf.lite.Optimize.DEFAULT]
+    if weights == "float16":
+        spec["supported_types"] = [tf.float16]
+    if weights == "int8":
+        spec["supported_ops"].insert(0, tf.lite.OpsSet.TFLITE_BUILTINS_INT8)
+        samples = np.asarray(samples, "float32")
+        options["representative_dataset"] = lambda: ([s[None]] for s in samples)
+    return _write_file(
+        undistributed(model), path, format="litert", target_spec=spec, **options
+    )
+
+
+def export_onnx(model: keras.Model, path: str | os.PathLike) -> pathlib.Path:
+    """Writes a model as an ONNX file, opset 17; needs the extra `export`.
+
+    Args:
+        model: functional or Sequential model with one numeric input, giving logits.
+        path: file to write, ending in ".onnx"; one that exists is replaced.
+
+    Returns:
+        `path`. Input and output are float32, the batch may have any size.
+
+    Raises:
+        ValueError: another ending; text.
+        ModuleNotFoundError: the extra is missing.
+    """
+    path = _check_file(model, path, ".onnx")
+    for package in ("onnx", "tf2onnx"):
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(
+                f"export_onnx needs {package}: pip install 'highway-zoo[export]'"
+            )
+    model = undistributed(model)
+    model(tf.zeros([1, *(n or 32 for n in model.inputs[0].shape[1:])]))  # Keras asks it
+    return _write_file(model, path, format="onnx", opset_version=17)
+
+
+def _check_file(model, path, suffix):
+    path = pathlib.Path(path)
+    if path.suffix != suffix:
+        raise ValueError(f"`path` must end in {suffix!r}. Received: path={str(path)!r}")
+    if len(model.inputs) != 1 or not model.inputs[0].dtype.startswith("float"):
+        raise ValueError(
+            "`model` must have one numeric input; the rest of a net that reads text "
+            f"cannot leave TensorFlow. Received: inputs {model.inputs}"
+        )
+    return path
+
+
+def _write_file(model, path, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as work:
+        written = pathlib.Path(work) / path.name
+        model.export(str(written), verbose=False, **options)
+        written.replace(path)
+    return path

@@ -4,8 +4,8 @@
 
 Into runs/formats/NAME/ go net.tflite, net_float16.tflite, net_int8.tflite (calibrated
 on 200 training images), net.onnx, and table.csv and table.json: size, accuracy on the
-whole test set, largest difference of a logit from the live model's, and milliseconds for
-a batch of 1 and of 128, the median of --turns turns in which all forms follow each
+whole test set, largest difference of a logit from the live model's, and milliseconds
+for a batch of 1 and of 128, the median of --turns turns in which all forms follow each
 other. Needs the extra `export`; use a quiet machine.
 """
 

@@ -406,3 +406,44 @@ def test_a_net_without_gates_hears_what_works():
     model = zoo.preact_resnet(14, input_shape=(8, 8, 1))
     with pytest.raises(ValueError, match="without gates there are.*lesions.*prune"):
         analysis.mean_gates(model, IMAGES)
+
+
+@pytest.fixture(scope="module")
+def reader():
+    """A net for text: which characters open its gates?"""
+    return zoo.char_cnn("abcdefgh ", words=5, characters=8, num_classes=3)
+
+
+TEXTS = ["abc def", "", "häh ab a b a b a b"]
+
+
+def test_text(reader):
+    found = analysis.trace(reader, TEXTS)
+    assert found.gates.shape[:3] == (1, 3, 5)  # layers, texts, words
+    units = found.gates.shape[3]
+    one = analysis.trace(reader, np.array([b"abc def"], object))
+    assert np.allclose(one.gates[:, 0], found.gates[:, 0], atol=1e-6)
+    assert not np.allclose(found.gates[:, 0, 0], found.gates[:, 0, 1])  # other words
+    assert analysis.mean_gates(reader, TEXTS).shape == (1, units)
+    by_class = analysis.gates_by_class(reader, TEXTS, np.array([0, 1, 2]))
+    assert by_class.shape == (3, 1, units)
+
+
+def test_text_as_it_is_served(reader, tmp_path):
+    path = zoo.export.export_saved_model(reader, tmp_path / "net")
+    served = analysis.trace(zoo.load_served(path), TEXTS)
+    assert np.allclose(served.gates, analysis.trace(reader, TEXTS).gates, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (np.ones((2, 5, 8)), r"since the net reads text.*\(2, 5, 8\)"),
+        ([1, 2], "beginning with 1"),
+        ([["a"], ["b"]], r"shape \(2, 1\)"),
+        ([], r"shape \(0,\)"),
+    ],
+)
+def test_what_is_no_text(reader, texts, message):
+    with pytest.raises(ValueError, match=f"`images` must be strings, .*{message}"):
+        analysis.trace(reader, texts)

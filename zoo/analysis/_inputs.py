@@ -30,9 +30,12 @@ def check_model(model):
 
 
 def check_images(model, images):
-    """`images` as an array that fits the model's one input."""
+    """`images` as an array that fits the model's one input; for a net that reads text
+    an array of strings."""
     if not is_served(model):
         check_model(model)
+    if _reads_text(model):
+        return _check_texts(images)
     images = np.asarray(images)
     if not np.issubdtype(images.dtype, np.number) or not np.isfinite(images).all():
         raise ValueError(
@@ -49,6 +52,27 @@ def check_images(model, images):
             f"Received: images.shape={images.shape}"
         )
     return images
+
+
+def _reads_text(model):
+    if is_served(model):
+        return model.card["input"]["name"] == "text"
+    return model.inputs[0].dtype == "string"
+
+
+def _check_texts(texts):
+    texts = np.asarray(texts, object)
+    if (
+        texts.ndim != 1
+        or not len(texts)
+        or not all(isinstance(text, (str, bytes)) for text in texts)
+    ):
+        raise ValueError(
+            "`images` must be strings, one at least, since the net reads text. "
+            f"Received: an array of shape {texts.shape}, beginning with "
+            f"{texts.flat[0] if texts.size else ''!r}"
+        )
+    return texts
 
 
 def check_labels(model, images, labels):

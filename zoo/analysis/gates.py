@@ -335,7 +335,8 @@ def _served(served, reduce):
         )
 
     def function(images):
-        stages = served.gates(images.astype(np.float32))
+        text = images.dtype == object
+        stages = served.gates(images if text else images.astype(np.float32))
         gates = [gate for name in served.card["gates"] for gate in stages[name].numpy()]
         return [ops.convert_to_numpy(reduce(None, gate)) for gate in gates]
 

@@ -59,7 +59,7 @@ def trained(name, build):
         model.compile(keras.optimizers.SGD(0.1, 0.9), loss)
     facts[name] = strategy.num_replicas_in_sync
     data = datasets.load("digits", "train", 64, epochs=None)
-    model.fit(data, steps_per_epoch=5, epochs=1, shuffle=False, verbose=0)
+    model.fit(data, steps_per_epoch=20, epochs=1, shuffle=False, verbose=0)
     return model
 
 def mlp():

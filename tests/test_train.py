@@ -149,21 +149,24 @@ def test_list(capsys):
     assert all(name in shown for name in configs.names())
 
 
-def interrupt_after_an_epoch(command, directory):
-    """What a process printed that got Ctrl-C once its first epoch was done."""
+def end_after_an_epoch(command, directory, number):
+    """What a process printed that got a signal once one more epoch was done."""
     # Where this process ignores Ctrl-C, as a shell's background jobs do, so would that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     signal.signal(signal.SIGINT, before)
+    path, epochs = directory / "history.csv", 0
+    before = len(history(directory)) if path.exists() else 0
     with process:
-        while not (directory / "history.csv").exists():
+        while epochs <= before:
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+            epochs = len(history(directory)) if path.exists() else 0
+        process.send_signal(number)
         out, err = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "Traceback" not in err
     return out
 
@@ -172,16 +175,21 @@ def test_interrupted_run_goes_on(tmp_path, pytestconfig):
     script = str(pytestconfig.rootpath / "recipes" / "train.py")
     slow = ["--epochs", "3", "--set", "batch_size=3"]
     command = [sys.executable, script, SMALL, "--run-dir", str(tmp_path / "run"), *slow]
-    out = interrupt_after_an_epoch(command, tmp_path / "run")
-    done = int(re.search("Stopped after epoch ([12]) of 3", out)[1])
-    printed = shlex.split(out.strip().splitlines()[-1])
-    assert printed == command
+    for number in (signal.SIGINT, signal.SIGTERM):
+        out = end_after_an_epoch(command, tmp_path / "run", number)
+        done, step = re.search(
+            r"Stopped after epoch ([12]) of 3(?: and step ([\d,]+) of 419)?", out
+        ).groups()
+        done = int(done)
+        place = f"{done} of 3" + (f" and step {step}" if step else "")
+        printed = shlex.split(out.strip().splitlines()[-1])
+        assert printed == command
     assert not (tmp_path / "run" / "metrics.json").exists()
     first = history(tmp_path / "run")
     assert len(first) == done
 
     out = subprocess.run(printed, check=True, capture_output=True, text=True).stdout
-    assert f"going on after epoch {done}" in out
+    assert f"going on after epoch {place}" in out
     assert [row["epoch"] for row in history(tmp_path / "run")] == ["1", "2", "3"]
     assert history(tmp_path / "run")[:done] == first
     assert run(tmp_path / "undisturbed", *slow) == 0
@@ -303,6 +311,22 @@ def test_run_directory_with_a_damaged_config(text, tmp_path, capsys):
     (tmp_path / "config.json").write_text(text)
     refused(capsys, [SMALL, "--run-dir", tmp_path], "config.json", "read", "--run-dir")
     assert contents(tmp_path) == {tmp_path / "config.json": text.encode()}
+
+
+def test_full_disk(finished, tmp_path, monkeypatch, capsys):
+    """It ends with one sentence; once there is room, the same command goes on."""
+
+    def fail(number):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fail)
+        assert run(tmp_path / "run", "--epochs", "2") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: [Errno 28] No space left on device. ")
+    assert "once it can be written to, the same command goes on:" in err
+    assert run(tmp_path / "run", "--epochs", "2") == 0
+    assert all(map(np.array_equal, weights(tmp_path / "run"), weights(finished)))
 
 
 def cut(content):

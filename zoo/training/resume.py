@@ -73,7 +73,6 @@ class Resume(keras.callbacks.Callback):
         self.epoch, self.step, self.history, self.notes = 0, 0, [], {}
         self._pending = None  # of the state that was read, until training begins
         self._driver = None  # what `fit` was given, while it runs
-        self._done_before = 0.0  # seconds in the epoch that has begun
         self._stopping = self._stopped = False
 
     def restore(self, model) -> int:
@@ -321,6 +320,11 @@ def _write(path, record, arrays):
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name is on disk before an old state is deleted
+    finally:
+        os.close(folder)
 
 
 def _read(path):

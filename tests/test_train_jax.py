@@ -54,7 +54,7 @@ def run(folder, name, **changes):
                 run.fit()
             print(run.begun)
             run = train.Run(CONFIG.replace(**changes), folder / name, name, every=2)
-        run.fit()
+        run.fit(artefacts=name == "four")
     np.savez(folder / f"{name}.npz", *run.model.get_weights())
     return run
 

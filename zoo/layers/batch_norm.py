@@ -49,25 +49,20 @@ class BatchNorm(keras.layers.BatchNormalization):
 
     def call(self, inputs, training=None, mask=None):
         together = _replicas.several()
-        if not (training and self.trainable and mask is None) or not (
-            together or self._fits(inputs)
-        ):
-            return super().call(inputs, training=training, mask=mask)
-        from zoo.layers import _batch_norm_tensorflow
+        if not (training and self.trainable and mask is None and self._fits(inputs)):
+            before, self.synchronized = self.synchronized, self.synchronized or together
+            try:
+                return super().call(inputs, training=training, mask=mask)
+            finally:
+                self.synchronized = before
+        from zoo.layers import _batch_norm_tensorflow as fused
 
+        arguments = inputs, self.gamma, self.beta, self.epsilon
         if together:
-            outputs, mean, variance = _batch_norm_tensorflow.normalise_together(
-                inputs,
-                self.gamma,
-                self.beta,
-                self.epsilon,
-                self.axis,
-                near=self.moving_mean,
-            )
+            found = fused.normalise_together(*arguments, near=self.moving_mean)
         else:
-            outputs, mean, variance = _batch_norm_tensorflow.normalise(
-                inputs, self.gamma, self.beta, self.epsilon
-            )
+            found = fused.normalise(*arguments)
+        outputs, mean, variance = found
         for moving, batch in (
             (self.moving_mean, mean),
             (self.moving_variance, variance),

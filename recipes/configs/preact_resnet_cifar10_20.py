@@ -10,8 +10,9 @@ steps, decay 1e-4 on everything; here 60 epochs on half a cosine after a warm-up
 with Nesterov's momentum and a decay of 5e-4 on kernels only. Convolutions are trained
 in bfloat16, which takes two thirds of the time on CPUs that have it (AVX512_BF16).
 
-Result: not trained to the end yet. With 30 epochs, last batches of 80 included, .9054
-(1 seed; 115 s an epoch on 2 CPU cores beside other work).
+Result: .9185 on the test set (1 seed), 2.0 hours on one CPU core of two, beside other
+work; the paper-style ResNet-20 has .9125 (He et al. 2015, table 6). With 30 epochs, last
+batches of 80 included, it was .9054. Label smoothing and mixup were not tried.
 """
 
 from recipes.configs import Config

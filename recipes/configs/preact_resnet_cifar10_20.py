@@ -11,8 +11,8 @@ with Nesterov's momentum and a decay of 5e-4 on kernels only. Convolutions are t
 in bfloat16, which takes two thirds of the time on CPUs that have it (AVX512_BF16).
 
 Result: .9185 on the test set (1 seed), 2.0 hours on one CPU core of two, beside other
-work; the paper-style ResNet-20 has .9125 (He et al. 2015, table 6). With 30 epochs, last
-batches of 80 included, it was .9054. Label smoothing and mixup were not tried.
+work; the paper-style ResNet-20 has .9125 (He et al. 2015, table 6). With 30 epochs,
+last batches of 80 included, it was .9054. Label smoothing and mixup were not tried.
 """
 
 from recipes.configs import Config

@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+from pathlib import Path
 
 import keras
 import pytest
@@ -66,3 +67,38 @@ def test_depth_writes_table_and_plot(tmp_path, monkeypatch, capsys):
 def test_wrong_input(arguments, message, capsys):
     assert benchmark.main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+class FakeWorkers:
+    """Leaves the history of a run: one worker takes 4 s an epoch, two take 2.5 s."""
+
+    started = []
+
+    def __init__(self, command, count, logs, cores, quiet):
+        assert cores == 1 and quiet
+        self.command, self.count, self.logs = command, count, [logs]
+
+    def __enter__(self):
+        self.started.append((self.command[2], self.count))
+        directory = Path(self.command[self.command.index("--run-dir") + 1])
+        directory.mkdir()
+        seconds = {1: 4.0, 2: 2.5}[self.count]
+        rows = ["epoch,seconds,loss", "1,100,1", f"2,{seconds},1", f"3,{seconds},1"]
+        (directory / "history.csv").write_text("\n".join(rows) + "\n")
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def wait(self):
+        return 0
+
+
+def test_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "OUT", tmp_path)
+    monkeypatch.setattr("recipes.launch.Workers", FakeWorkers)
+    assert benchmark.main(["workers", "--turns", "2"]) == 0
+    rows = json.loads((tmp_path / "workers" / "table.json").read_text())["rows"]
+    assert [(row["net"], row["workers"]) for row in rows] == FakeWorkers.started
+    assert [row["efficiency"] for row in rows] == [1, 0.8] * 3
+    assert [row["images_per_s"] for row in rows[:2]] == [1280 / 4, 1280 / 2.5]

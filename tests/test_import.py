@@ -84,6 +84,7 @@ def test_registered_names():
         "zoo>CharacterConv",
         "zoo>CharacterTokenizer",
         "zoo>ContrastNormalization",
+        "zoo>Dropout",
         "zoo>Highway",
         "zoo>HighwayConv",
         "zoo>HighwayDense",

@@ -26,9 +26,8 @@ CONFIG = Config(
     builder="highway_cnn",
     model={
         "input_shape": (8, 8, 1),
-        "stages": [(4, 2)],
+        "stages": [(4, 1)],
         "dropout": 0.2,
-        "augment": True,
     },
     dataset="digits",
     epochs=2,

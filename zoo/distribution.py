@@ -200,7 +200,7 @@ def _meet(addresses, index, timeout):
     except OSError as error:
         raise OSError(
             f"`TF_CONFIG` must give this worker a free port. Received: worker {index} "
-            f"at {addresses[index]} ({error.strerror})"
+            f"at {addresses[index]} ({os.strerror(error.errno)})"
         ) from None
     missing = {a: None for a in addresses if a != addresses[index]}
     end = time.monotonic() + timeout

@@ -28,7 +28,7 @@ def normalise_together(x, gamma, beta, epsilon, near):
 
     One exchange of sums gives the statistics of the whole batch, another one in the
     backward pass the gradient through them. `near` is a guess of the mean, such as
-    the moving mean, from which the replicas' means are taken, so that nothing cancels.
+    the moving mean, from which the replicas' means are taken, so that little cancels.
     """
     near = tf.cast(near, "float32")
     real = tf.cast(_replicas.real(), "float32")
@@ -52,7 +52,8 @@ def normalise_together(x, gamma, beta, epsilon, near):
         sums = _replicas.total(sums * _pixels(x) * real)
         count = sums[0]
         off, squares = tf.split(sums[1:] / count, 2)
-        mean, variance = near + off, squares - tf.square(off)
+        mean = near + off
+        variance = tf.maximum(squares - tf.square(off), 0.0)  # not below by rounding
 
         def gradient(dy, *_):  # the statistics themselves get none
             inverse = tf.math.rsqrt(variance + epsilon)

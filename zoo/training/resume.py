@@ -41,7 +41,7 @@ class Resume(keras.callbacks.Callback):
         name: how their names begin, "resume" by default; another one where two
             trainings share the directory.
         every: steps between states within an epoch; None (the default) saves after
-            epochs only. A state costs about .3 ms a variable and a write to disk.
+            epochs only. A state costs a copy of all variables and a write to disk.
 
     Attributes:
         epoch: number of epochs done.

@@ -5,7 +5,7 @@
     python recipes/benchmark.py memory              # ResNet-1001 with and without remat
     python recipes/benchmark.py layer               # one highway layer, width 50 … 1024
     python recipes/benchmark.py input               # data sets against a training step
-    python recipes/benchmark.py workers             # one and two, pinned to a core each
+    python recipes/benchmark.py workers             # one and two, a core each
 
 Every peer runs in a process of its own, from the same weights, on the same batch; its
 first loss must equal the zoo's to 1e-5 (ResNet-1001: .02). After a warm-up the peers
@@ -363,39 +363,64 @@ def feed(args):
 
 
 def workers(args):
-    """Images a second of one and of two workers, pinned to a core each."""
-    from recipes import launch, train
+    """Images a second of one worker, of two apart and of two together, a core each.
 
+    Two apart train a net each, on half of the batch: what the machine can give at most.
+    """
     rows = []
     for name, sizes, images in (
         ("highway_mlp_digits_50", (64,), 1280),
         ("preact_resnet_cifar10_20", (128, 256), 2560),
     ):
         for size in sizes:
-            rates = {}
-            for count in (1, 2):
-                with tempfile.TemporaryDirectory() as place:
-                    changes = [f"train_images={images}", f"batch_size={size}"]
-                    command = [sys.executable, str(ROOT / "recipes" / "train.py"), name]
-                    command += ["--epochs", str(1 + args.turns)]
-                    command += ["--run-dir", f"{place}/run"]
-                    for change in changes:
-                        command += ["--set", change]
-                    with launch.Workers(command, count, place, 1, quiet=True) as team:
-                        if team.wait():
-                            raise RuntimeError(pathlib.Path(team.logs[0]).read_text())
-                    seconds = train.read_history(pathlib.Path(place) / "run")["seconds"]
-                rates[count] = images / statistics.median(seconds[1:])
+            setting = name, 1 + args.turns
+            rates = {
+                "alone": _images_a_second(*setting, [(0, 1)], size, images),
+                "apart": _images_a_second(
+                    *setting, [(0, 1), (1, 1)], size // 2, images // 2
+                ),
+                "together": _images_a_second(*setting, [(0, 2)], size, images),
+            }
+            for kind, rate in rates.items():
+                count = 1 if kind == "alone" else 2
                 rows.append(
                     {
                         "net": name,
-                        "workers": count,
                         "batch": size,
-                        "images_per_s": rates[count],
-                        "efficiency": rates[count] / rates[1] / count,
+                        "workers": f"{count} {kind}",
+                        "images_per_s": rate,
+                        "efficiency": rate / rates["alone"] / count,
                     }
                 )
     return rows
+
+
+def _images_a_second(name, epochs, teams, size, images):
+    """Sum over the teams, each (first core, workers), that train at the same time."""
+    from recipes import launch, train
+
+    command = [sys.executable, str(ROOT / "recipes" / "train.py"), name]
+    command += ["--epochs", str(epochs)]
+    command += ["--set", f"train_images={images}", "--set", f"batch_size={size}"]
+    with contextlib.ExitStack() as stack:
+        places, running = [], []
+        for first, count in teams:
+            place = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            team = launch.Workers(
+                [*command, "--run-dir", str(place / "run")],
+                count,
+                place,
+                cores=1,
+                first=first,
+                quiet=True,
+            )
+            places.append(place)
+            running.append(stack.enter_context(team))
+        for team in running:
+            if team.wait():
+                raise RuntimeError(pathlib.Path(team.logs[0]).read_text())
+        seconds = [train.read_history(place / "run")["seconds"] for place in places]
+    return sum(images / statistics.median(times[1:]) for times in seconds)
 
 
 BENCHMARKS = {

@@ -48,13 +48,16 @@ class Workers:
         count: how many.
         logs: directory for worker-0.log, …, to which outputs are appended.
         cores: of each worker; None shares out all there are.
+        first: how many workers' cores to leave to others.
         quiet: shows nothing of the chief.
         grace: seconds that workers have to end, before they are killed.
     """
 
-    def __init__(self, command, count, logs, cores=None, quiet=False, grace=20.0):
+    def __init__(
+        self, command, count, logs, cores=None, first=0, quiet=False, grace=20.0
+    ):
         self.command, self.count, self.cores = command, count, cores
-        self.quiet, self.grace = quiet, grace
+        self.first, self.quiet, self.grace = first, quiet, grace
         self.logs = [pathlib.Path(logs) / f"worker-{i}.log" for i in range(count)]
         self.processes, self.readers = [], []
         self.signalled = None
@@ -73,7 +76,8 @@ class Workers:
                 start_new_session=True,  # Ctrl-C comes from here, once
             )
             # before it has threads, which inherit this
-            os.sched_setaffinity(process.pid, cores_of(index, self.count, self.cores))
+            cores = cores_of(self.first + index, self.count, self.cores)
+            os.sched_setaffinity(process.pid, cores)
             reader = threading.Thread(target=self._read, args=(index, process, log))
             reader.start()
             self.processes.append(process)

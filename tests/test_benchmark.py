@@ -70,19 +70,24 @@ def test_wrong_input(arguments, message, capsys):
 
 
 class FakeWorkers:
-    """Leaves the history of a run: one worker takes 4 s an epoch, two take 2.5 s."""
+    """Leaves the history of a run: an epoch takes one worker alone 4 s, one of two
+    apart, which has half of the images, 2.5 s, and two together 3.2 s."""
 
     started = []
 
-    def __init__(self, command, count, logs, cores, quiet):
+    def __init__(self, command, count, logs, cores, first, quiet):
         assert cores == 1 and quiet
         self.command, self.count, self.logs = command, count, [logs]
+        words = dict(w.split("=") for w in command if "=" in w)
+        self.images = int(words["train_images"])
+        self.started.append((command[2], int(words["batch_size"]), count, first))
 
     def __enter__(self):
-        self.started.append((self.command[2], self.count))
         directory = Path(self.command[self.command.index("--run-dir") + 1])
         directory.mkdir()
-        seconds = {1: 4.0, 2: 2.5}[self.count]
+        whole = 1280 if self.command[2] == "highway_mlp_digits_50" else 2560
+        alone = 2.5 if self.images < whole else 4.0
+        seconds = 3.2 if self.count == 2 else alone
         rows = ["epoch,seconds,loss", "1,100,1", f"2,{seconds},1", f"3,{seconds},1"]
         (directory / "history.csv").write_text("\n".join(rows) + "\n")
         return self
@@ -99,6 +104,13 @@ def test_workers(tmp_path, monkeypatch):
     monkeypatch.setattr("recipes.launch.Workers", FakeWorkers)
     assert benchmark.main(["workers", "--turns", "2"]) == 0
     rows = json.loads((tmp_path / "workers" / "table.json").read_text())["rows"]
-    assert [(row["net"], row["workers"]) for row in rows] == FakeWorkers.started
-    assert [row["efficiency"] for row in rows] == [1, 0.8] * 3
-    assert [row["images_per_s"] for row in rows[:2]] == [1280 / 4, 1280 / 2.5]
+    assert [row["workers"] for row in rows] == ["1 alone", "2 apart", "2 together"] * 3
+    assert [row["batch"] for row in rows[::3]] == [64, 128, 256]
+    assert FakeWorkers.started[4:8] == [
+        ("preact_resnet_cifar10_20", 128, 1, 0),
+        ("preact_resnet_cifar10_20", 64, 1, 0),
+        ("preact_resnet_cifar10_20", 64, 1, 1),
+        ("preact_resnet_cifar10_20", 128, 2, 0),
+    ]
+    assert [row["efficiency"] for row in rows] == [1, 0.8, 0.625] * 3
+    assert [row["images_per_s"] for row in rows[:3]] == [320, 512, 400]

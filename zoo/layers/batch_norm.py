@@ -42,11 +42,6 @@ class BatchNorm(keras.layers.BatchNormalization):
     def __init__(self, axis=-1, momentum=0.9, epsilon=1e-5, **kwargs):
         super().__init__(axis=axis, momentum=momentum, epsilon=epsilon, **kwargs)
 
-    def add_weight(self, *args, trainable=True, **kwargs):
-        if not trainable:  # moving statistics: replicas of a strategy share their mean
-            kwargs["aggregation"] = "mean"
-        return super().add_weight(*args, trainable=trainable, **kwargs)
-
     def call(self, inputs, training=None, mask=None):
         together = _replicas.several()
         if not (training and self.trainable and mask is None and self._fits(inputs)):

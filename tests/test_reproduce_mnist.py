@@ -78,7 +78,10 @@ def test_conv_and_init_build_their_runs(tmp_path, monkeypatch):
     for budget in ("small", "full"):
         assert reproduce.main(["mnist_conv", "--budget", budget, "--seeds", "1"]) == 0
     assert [config.epochs for config in trained] == [30, 30, 300, 300]
-    assert trained[-1].schedule["boundaries"] == [60_000, 120_000]
+    authors = trained[-1]
+    assert authors.schedule == {"name": "step", "boundaries": [60_000, 120_000]}
+    assert authors.optimizer["learning_rate"] == 0.01
+    assert authors.dtype_policy == "float32"
     del trained[:]
     assert reproduce.main(["init_activation", "--seeds", "1"]) == 0
     assert len(trained) == 2 * 2 * 2 * 4

@@ -6,6 +6,8 @@ by the loss on the validation images, the paper by the training loss; it ranges 
 what `draw_settings` says, since the paper prints only the range of the gate bias.
 """
 
+import dataclasses
+
 import numpy as np
 
 from recipes import configs
@@ -145,8 +147,12 @@ def mnist_conv(seeds, budget):
     for name in printed:
         config = configs.load(name)
         if budget == "full":  # the authors' solver file: 180,000 steps
-            config = config.replace(
-                epochs=300, schedule={"boundaries": [60_000, 120_000]}
+            config = dataclasses.replace(
+                config,
+                epochs=300,
+                optimizer={**config.optimizer, "learning_rate": 0.01},
+                schedule={"name": "step", "boundaries": [60_000, 120_000]},
+                dtype_policy="float32",
             )
         runs.add(name, config, f"{name}_{budget}")
     results = runs.results()

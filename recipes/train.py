@@ -607,7 +607,7 @@ def _check_directory(directory, config):
             f"`--run-dir` must be a directory. Received: {directory}, but {nearest} is "
             "a file"
         )
-    held, mine = _held(directory), _plain(config)
+    held, mine = read_config(directory), _plain(config)
     if held is None:
         if directory.exists() and any(directory.iterdir()):
             raise ValueError(
@@ -615,7 +615,7 @@ def _check_directory(directory, config):
                 "--run-dir."
             )
         return
-    for key in _differing(held, mine):
+    for key in differing(held, mine):
         raise ValueError(
             f"{directory} holds another run: {key} is {held.get(key)} there and "
             f"{mine.get(key)} here; choose another --run-dir."
@@ -629,16 +629,16 @@ def _check_directory(directory, config):
 
 def holds(directory: pathlib.Path, config: Config) -> bool:
     """Whether the directory's run has this config."""
-    return not _differing(_held(directory) or {}, _plain(config))
+    return not differing(read_config(directory) or {}, _plain(config))
 
 
-def _differing(held, mine):
+def differing(held, mine):
     """Keys of two configs that differ; one that a config lacks is None."""
     keys = sorted(mine.keys() | held.keys())
     return [key for key in keys if held.get(key) != mine.get(key)]
 
 
-def _held(directory):
+def read_config(directory):
     """The config of the directory's run, None without one."""
     path = directory / CONFIG
     if not path.exists():

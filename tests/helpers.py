@@ -182,3 +182,12 @@ def highway_stack(x, layers, dy, carry="coupled"):
             mine += [dkernel, d.sum((0, 1, 2))]
         dy, weights = dx, mine + weights
     return y, dy, weights
+
+
+def hostile(trace):
+    """A Keras model whose file has code in it, which makes the file `trace`."""
+    place = str(trace)
+    inputs = keras.Input((8, 8, 1))
+    x = keras.layers.Lambda(lambda x: (open(place, "w").close(), x)[1])(inputs)
+    trace.unlink()
+    return keras.Model(inputs, x)

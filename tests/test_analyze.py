@@ -3,6 +3,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import hostile
 
 import zoo
 from recipes import analyze, findings, train
@@ -179,3 +180,12 @@ def test_fine_tuning(saved, tmp_path, capsys):
     before, after = zoo.load(saved), zoo.load(tmp_path / "out" / "pruned")
     kernels = [m.get_layer("stem").kernel.numpy() for m in (before, after)]
     assert 0 < np.abs(kernels[1] - kernels[0]).max() < 0.01  # Adam, 13 steps of 1e-4
+
+
+def test_code_in_a_keras_file_is_refused(tmp_path, capsys):
+    trace = tmp_path / "was here"
+    hostile(trace).save(tmp_path / "hostile.keras")
+    arguments = [str(tmp_path / "hostile.keras"), "--dataset", "digits"]
+    assert analyze.main(arguments) == 2
+    assert "unsafe" in capsys.readouterr().err
+    assert not trace.exists()

@@ -5,6 +5,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from helpers import hostile
 
 import zoo
 from zoo import pretrained
@@ -187,6 +188,15 @@ def test_card_with_a_path_outside(folder):
     change(folder, sha256={**card["sha256"], "../../etc/passwd": "0" * 64})
     with pytest.raises(ValueError, match="passwd is not the file on its card"):
         zoo.load(folder)
+
+
+def test_card_with_code(folder, tmp_path):
+    trace = tmp_path / "was here"
+    config = json.loads(hostile(trace).to_json())
+    change(folder, built_by=None, config=config)
+    with pytest.raises(ValueError, match="unsafe"):
+        zoo.load(folder)
+    assert not trace.exists()
 
 
 def test_new_head(model, folder):

@@ -530,7 +530,7 @@ def test_workers_reduce(two_workers):
 
 @pytest.mark.parametrize("name", ["loop", "loop_with_batch_norm"])
 def test_workers_end_equal(two_workers, name):
-    """Bit for bit: losses, weights and, as `BatchNorm` averages them over replicas,
+    """Bit for bit: losses, weights and, as `BatchNorm` takes them from the whole batch,
     moving statistics."""
     zero, one = (facts_of(folder)[name] for folder in two_workers[:2])
     assert zero == one

@@ -62,11 +62,9 @@ def release(
             )
     if place.exists() and not (overwrite and (place / export.CARD).is_file()):
         raise ValueError(f"{place} exists already; --overwrite replaces a release.")
-    spread = accuracies((run, *seeds))
+    spread = {"seeds": accuracies((run, *seeds))} if seeds else {}
     folder, card = pretrained.open_card(run)
-    metrics = {**card["metrics"], "test": tested(folder, card)}
-    if seeds:
-        metrics["seeds"] = spread
+    metrics = {**card["metrics"], "test": tested(folder, card), **spread}
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
         dir=place.parent, prefix=f".{place.name}-"
@@ -111,9 +109,8 @@ def accuracies(runs: Sequence[pathlib.Path]) -> dict:
     if len(set(used)) < len(used):
         raise ValueError(f"`--seeds` must have other seeds. Received: seeds {used}")
     found = [train.read_metrics(run)["test"]["accuracy"] for run in runs]
-    spread = float(np.std(found, ddof=1)) if len(found) > 1 else None
-    mean = float(np.mean(found))
-    return {"seeds": used, "accuracy": found, "mean": mean, "std": spread}
+    mean, std = float(np.mean(found)), float(np.std(found, ddof=1))
+    return {"seeds": used, "accuracy": found, "mean": mean, "std": std}
 
 
 def write_index(folder: pathlib.Path):

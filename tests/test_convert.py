@@ -139,9 +139,9 @@ def test_describe_shows_every_copy():
     ]
 
 
-def test_very_deep_nets_at_the_default_recursion_limit(tmp_path):
-    """Case 12: build, save, load and export from 100 nested frames of a thread, whose
-    stack is smaller than that of the main one."""
+@pytest.mark.parametrize("where", ["nested", "thread"])
+def test_very_deep_nets_at_the_default_recursion_limit(tmp_path, where):
+    """Case 12: build, save, load and export from 100 nested frames, and a thread."""
     code = f"""
 import sys, threading
 import numpy as np, keras, zoo
@@ -167,9 +167,12 @@ def nested(n):
 
 done = []
 assert sys.getrecursionlimit() == 1000
-thread = threading.Thread(target=nested, args=(100,))
-thread.start()
-thread.join()
+if {where!r} == "nested":
+    nested(100)
+else:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
 assert done == ["highway_mlp_900", "preact_resnet_1001"], done
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -29,6 +29,7 @@ from zoo.analysis import plots  # noqa: E402
 
 GRADIENT_IMAGES = 256  # in the batch of the gradient's and the Jacobians' norms
 TRACE_IMAGES = 32  # whose block outputs are compared from layer to layer
+WORDS = 10  # with a character, at the least, where gates by character are shown
 
 
 class Analysis:
@@ -73,25 +74,31 @@ class Analysis:
         known("--dataset", self.dataset, datasets.names())
         known("--split", split, ("train", "validation", "test"))
         info = datasets.info(self.dataset)
-        if info.image_shape is None:
-            raise ValueError(
-                "`--dataset` must be a set of images; text is not analysed. "
-                f"Received: --dataset={self.dataset}"
-            )
+        self.text = info.image_shape is None
         self.classes = info.class_names
         self.split = split
         x, y = datasets.arrays(self.dataset, split)
         self.images, self.labels = x[:images], y[:images]
+        self.kind = "texts" if self.text else "images"
+        self.classifies = self.labels.ndim == 1  # a language model has a word a word
         if image >= len(self.images):
             raise ValueError(
-                f"`--image` must be below the number of images, {len(self.images)}. "
+                f"`--image` must be below the number of {self.kind}, "
+                f"{len(self.images)}. "
                 f"Received: --image={image}"
             )
         self.image = image
         self.served = served
         self.gated = served or any(map(analysis.is_gated, self.model.layers))
+        if not self.classifies and not self.gated:
+            raise ValueError(
+                "`name` must be a net with gates, if it is a language model. "
+                f"Received: {name}"
+            )
         # The first call refuses images and labels that do not fit.
-        if served:
+        if not self.classifies:
+            analysis.mean_gates(self.model, self.images[:1])
+        elif served:
             analysis.gates_by_class(self.model, self.images[:1], self.labels[:1])
         else:
             analysis.gradient_norms(self.model, self.images[:1], self.labels[:1])
@@ -101,7 +108,7 @@ class Analysis:
         """Fills results, figures and findings."""
         if self.gated:
             self._gates()
-        if not self.served:
+        if not self.served and self.classifies:
             self._depth()
         if self.run is not None:
             self._curves()
@@ -109,9 +116,10 @@ class Analysis:
     def _gates(self):
         model, images, labels = self.model, self.images, self.labels
         results = self.results
-        one = analysis.trace(model, images[self.image][None], pixels="map")
+        some = slice(self.image, self.image + 1)
+        pixels = "mean" if self.text else "map"
+        one = analysis.trace(model, images[some], pixels=pixels)
         results["mean_gates"] = analysis.mean_gates(model, images)
-        results["gates_by_class"] = analysis.gates_by_class(model, images, labels)
         results["gate_sparsity"] = analysis.gate_sparsity(model, images)
         self.names = self.gate_names = one.names
         if not self.served:
@@ -124,20 +132,52 @@ class Analysis:
                 [output[0] for output in one.outputs[1:]],
                 title=self.name,
             )
+        if not self.served and not self.text:
             self.figures["strip"] = plots.strip_figure(
                 images[self.image], one, title=f"{self.name}, image {self.image}"
             )
-        self.figures["routing"] = plots.class_figure(
-            results["gates_by_class"], classes=self.classes, title=self.name
-        )
+        if self.classifies:
+            by_class = analysis.gates_by_class(model, images, labels)
+            results["gates_by_class"] = by_class
+            self.figures["routing"] = plots.class_figure(
+                by_class, classes=self.classes, title=self.name
+            )
         self.figures["carry"] = plots.carry_figure(
             results["mean_gates"], title=self.name
         )
+        self.notes.append(findings.carried(results["mean_gates"]))
+        if self.text:
+            self._characters()
+            return  # the papers' findings are about images
         seen = dict(results)
         if not self.served:
             seen["trace"] = analysis.trace(model, images[:TRACE_IMAGES], pixels="mean")
         self.findings += findings.of_gates(self.dataset, seen)
-        self.notes.append(findings.carried(results["mean_gates"]))
+
+    def _characters(self):
+        sparsity = self.results["gate_sparsity"]
+        self.notes.append(
+            f"For one text {sparsity.open.mean():.1%} of the gates are open (T > "
+            f"{sparsity.threshold:g}), and {sparsity.ever_open.mean():.1%} of the "
+            "units open for some text."
+        )
+        if self.served:
+            return
+        found = analysis.gates_by_character(self.model, self.images)
+        self.results["gates_by_character"] = found
+        means = {
+            character: float(gates.mean())
+            for gates, count, character in zip(*found, strict=True)
+            if count >= WORDS
+        }
+        if not means:
+            return
+        self.figures["characters"] = plots.character_figure(means, title=self.name)
+        order = sorted(means, key=means.get)
+        self.notes.append(
+            f"Of the characters in {WORDS} words or more, gates are widest for words "
+            f"with {' '.join(order[:-6:-1])} and narrowest with {' '.join(order[:5])}."
+        )
 
     def _depth(self):
         model, images, labels = self.model, self.images, self.labels
@@ -175,7 +215,7 @@ class Analysis:
                 model, images, labels, sets=sets
             )
         found += findings.of_lesions(self.dataset, lesions, tails)
-        if self.gated:
+        if self.gated and not self.text:
             self.findings += found
         else:  # the papers' findings are about highways
             self.notes += [finding.sentence for finding in found]
@@ -252,7 +292,9 @@ class Analysis:
                 continue
             names = self.gate_names if "gate" in name else self.names
             axis = 1 if name == "gates_by_class" else 0
-            analysis.to_csv(result, out / f"{name}.csv", names=names, axis=axis)
+            row = "character" if name == "gates_by_character" else "layer"
+            path = out / f"{name}.csv"
+            analysis.to_csv(result, path, names=names, axis=axis, row=row)
         rows = [finding._asdict() for finding in self.findings]
         analysis.to_json({"findings": rows, "notes": self.notes}, out / "findings.json")
         train.write(out / "report.html", self._html(out))
@@ -274,7 +316,8 @@ class Analysis:
                 f"<figcaption>{caption}</figcaption></figure>"
             )
         head = (
-            f"{self.dataset}, {len(self.images):,} images of the split {self.split}; "
+            f"{self.dataset}, {len(self.images):,} {self.kind} of the split "
+            f"{self.split}; "
             f"{self._size()}"
         )
         return PAGE.format(
@@ -295,6 +338,7 @@ CAPTIONS = {
     "gates": "Biases of the transform gates, their mean, and gates and block outputs "
     "for one image; a row is a layer (Fig. 2 of Training Very Deep Networks).",
     "strip": "One image: what each layer passed on and what it transformed.",
+    "characters": "Mean transform gate of the words that contain a character.",
     "routing": "How the mean transform gate of each class differs from the mean over "
     "classes (Fig. 3).",
     "lesions": "Loss and accuracy with the gates of one layer closed; dashed: the "
@@ -385,6 +429,10 @@ def main(argv=None) -> int:
         out = args.out or work.place()
         if out.exists() and not out.is_dir():
             raise ValueError(f"`--out` must be a directory. Received: {out}, a file")
+        if args.prune is not None and not work.classifies:
+            raise ValueError(
+                f"`--prune` needs a classifier. Received: {args.name}, a language model"
+            )
         work.measure()
         if args.prune is not None:
             work.prune(args.prune, args.fine_tune, out)
@@ -392,7 +440,9 @@ def main(argv=None) -> int:
     except (ValueError, TypeError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{work.name}: {len(work.images)} images of {work.dataset}, {work.split}")
+    print(
+        f"{work.name}: {len(work.images)} {work.kind} of {work.dataset}, {work.split}"
+    )
     for note in work.notes:
         print(f"- {note}")
     for finding in work.findings:

@@ -347,9 +347,7 @@ class Run:
         return stage.rows()
 
     def _has_gates(self):
-        """Whether there are gates, and images to look at them with."""
-        gated = any(map(analysis.is_gated, self.model.layers))
-        return gated and self.info.image_shape is not None
+        return any(map(analysis.is_gated, self.model.layers))
 
     def _watch_gates(self):
         """Gates of a fixed sample in history.csv and TensorBoard, if there are any."""
@@ -443,7 +441,7 @@ class Run:
             return
         data = self._data("test").unbatch().batch(2000).take(1)
         images = next(iter(data))[0].numpy()
-        one = analysis.trace(self.model, images[:1])
+        one = analysis.trace(self.model, images[:1], pixels="mean")
         figure = plots.gate_figure(
             analysis.gate_biases(self.model),
             analysis.mean_gates(self.model, images),

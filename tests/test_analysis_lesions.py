@@ -220,8 +220,13 @@ def test_masks():
             keras.layers.GlobalAveragePooling1D(),
         ]
     )
-    with pytest.raises(ValueError, match="side by side .a mask is one"):
-        analysis.lesions(model, np.ones((2, 3, 4)), [0, 1])
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    x[0, 1:] = 0  # masked
+    means = np.stack([x[0, 0], x[1].mean(0)])
+    found = analysis.lesions(model, x, [0, 1])
+    assert np.isclose(found.loss[0], scores(means, [0, 1])[0], rtol=1e-6)
+    intact = scores(np.array(model(x)), [0, 1])[0]
+    assert np.isclose(found.intact_loss, intact, rtol=1e-6) and intact != found.loss[0]
 
 
 @both_forms

@@ -41,7 +41,9 @@ def export_saved_model(
     - `serve_uint8(image)`, the same for uint8 pixels, where the input is an image;
     - `gates(image)`, float32 → {"stage_1", …}: T of the highway layers or gated
       residual units of a stage, `(layers, batch, …)`, where the model has some. A
-      stage is a run of layers of one shape; their names stand on the card;
+      stage is a run of layers of one shape; their names stand on the card. Where
+      words are masked there is a "stage_1_mask" too, `(batch, words)`, True at words
+      that are there;
     - `features(image)`, float32 → {"features"}, what the layer `logits` gets, where
       there is one of this name;
     - `train(image)`, float32 → {"logits"} in training mode, on request: dropout is
@@ -200,19 +202,23 @@ def _endpoints(model, train=False):
     if train:
         endpoints["train"] = endpoint(lambda x: {"logits": model(x, training=True)})
     if _gate_names(model):
-        found = [
-            gates.Probe(layer)(_blocks.input_of(layer))[0]
-            for layer in _blocks.gated_layers(model)
-        ]
-        probe = keras.Model(model.inputs[0], found)
+        parts = {}  # output → tensors `(batch, layers, …)`, or a mask
+        for i, stage in enumerate(gates.stages(model), 1):
+            masks = [_blocks.mask_of(layer) for layer in stage]
+            parts[f"stage_{i}"] = [
+                gates.Probe(layer)(_blocks.input_of(layer), mask=mask)[0]
+                for layer, mask in zip(stage, masks, strict=True)
+            ]
+            if masks[0] is not None:
+                parts[f"stage_{i}_mask"] = masks[0]
+        probe = keras.Model(model.inputs[0], parts)
 
         def gates_of(x):
-            found = iter(keras.tree.flatten(probe(x, training=False)))
             return {
-                f"stage_{i}": ops.moveaxis(
-                    ops.concatenate([next(found) for _ in stage], axis=1), 1, 0
-                )
-                for i, stage in enumerate(gates.stages(model), 1)
+                name: ops.moveaxis(ops.concatenate(found, axis=1), 1, 0)
+                if isinstance(found, list)
+                else found
+                for name, found in probe(x, training=False).items()
             }
 
         endpoints["gates"] = endpoint(gates_of)

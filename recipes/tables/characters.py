@@ -11,7 +11,7 @@ import numpy as np
 
 from recipes import configs
 from recipes.tables.runs import Runs, Table
-from zoo import datasets
+from zoo import analysis, datasets
 from zoo.analysis import plots
 from zoo.layers import CharacterTokenizer, HighwayDense
 
@@ -83,11 +83,11 @@ def _trained(seeds, budget):
 
 def _figure(results, seeds, budget):
     return plots.character_figure(
+        results["one highway layer"][0]["gates_by_character"],
         {
             name: [m["test"]["perplexity"] for m in metrics]
             for name, metrics in results.items()
         },
-        results["one highway layer"][0]["gates_by_character"],
         title=f"Small net, budget {budget!r}, {seeds} seeds",
     )
 
@@ -101,9 +101,8 @@ def words_in_space(config, model):
         lowercase=config.model["lowercase"],
         words=1,
     )
-    ids = np.concatenate(
-        [np.array(tokenizer(group)) for group in _groups([*words, *QUERIES])]
-    )
+    texts = [*words, *QUERIES]
+    ids = np.concatenate([np.array(tokenizer(group)) for group in _groups(texts)])
     places = {"characters": model.get_layer("characters").output}
     highways = [la for la in model.layers if isinstance(la, HighwayDense)]
     if highways:
@@ -115,17 +114,11 @@ def words_in_space(config, model):
     }
     if not highways:
         return {"nearest": nearest}
-    state = keras.tree.flatten(highways[0].input)[0]
-    state = keras.Model(start, state).predict(ids, 512, verbose=0)
-    gate = np.array(highways[0].parts(state)[1])[:, 0].mean(-1)  # of each word
-    shown = [c for c in config.flat()["model.vocabulary"] if c == c.lower()]
+    found = analysis.gates_by_character(model, words)
     by_character = {
-        character: float(np.mean(found))
-        for character in shown
-        if len(
-            found := [g for g, w in zip(gate, words, strict=False) if character in w]
-        )
-        >= 10
+        character: float(gates[0])
+        for gates, count, character in zip(*found, strict=True)
+        if count >= 10
     }
     return {"nearest": nearest, "gates_by_character": by_character}
 

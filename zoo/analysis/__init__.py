@@ -5,6 +5,7 @@ Numbers come back as NumPy arrays over layers; `zoo.analysis.plots` draws them.
 
 from zoo.analysis._blocks import gated_layers, is_block, is_gated
 from zoo.analysis._results import to_csv, to_json
+from zoo.analysis.characters import CharacterGates, gates_by_character
 from zoo.analysis.cost import flops, latency
 from zoo.analysis.gates import (
     GateSparsity,
@@ -27,6 +28,7 @@ from zoo.analysis.lesions import Lesions, lesions
 from zoo.analysis.pruning import PruneReport, prune
 
 __all__ = [
+    "CharacterGates",
     "GateSparsity",
     "Lesions",
     "OutputChange",
@@ -37,6 +39,7 @@ __all__ = [
     "gate_biases",
     "gate_sparsity",
     "gated_layers",
+    "gates_by_character",
     "gates_by_class",
     "gradient_norms",
     "is_block",

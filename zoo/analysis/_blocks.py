@@ -73,6 +73,11 @@ def input_of(layer):
     return keras.tree.flatten(layer.input)[0]
 
 
+def mask_of(layer):
+    """The symbolic mask that comes with a layer's input, or None."""
+    return next(iter(keras.tree.flatten(layer.input)[1:]), None)
+
+
 def has_carry_gate(layer) -> bool:
     """Whether C is a gate of its own."""
     return getattr(one_of(layer), "carry_gate", None) is not None
@@ -114,7 +119,7 @@ def output_of(block, x, mask=None):
     return block(x, training=False)
 
 
-def left_of(block, x, without=False):
+def left_of(block, x, without=False, mask=None):
     """What a lesion leaves of a block.
 
     A highway layer with T = 0 leaves x, or C·x where C is a gate of its own; with
@@ -126,16 +131,16 @@ def left_of(block, x, without=False):
     x = ops.cast(x, block.variable_dtype)
     if block.carry_gate is None or without:
         return x
-    return block.parts(x)[2] * x
+    return block.parts(x, mask)[2] * x
 
 
-def call_copy(layer, index, x):
+def call_copy(layer, index, mask, x):
     """Output of one copy of a loop, or of a layer, in inference mode."""
     if not isinstance(layer, ScanLayers):
-        return output_of(layer, x)
+        return output_of(layer, x, mask)
     stacks = zip(layer.template.variables, layer.stacks, strict=True)
     with keras.StatelessScope([(own, stack[index]) for own, stack in stacks]):
-        return output_of(layer.template, x)
+        return output_of(layer.template, x, mask)
 
 
 def pixel_axes(block, rank):
@@ -145,7 +150,19 @@ def pixel_axes(block, rank):
     return tuple(range(1, rank - 1))
 
 
-def pixel_mean(block, array):
-    """(batch, units): the mean over pixels or time."""
+def pixel_mean(block, array, mask=None):
+    """(batch, units): the mean over pixels, or over the time steps of the mask."""
     axes = pixel_axes(block, len(array.shape))
-    return ops.mean(array, axis=axes) if axes else array
+    if mask is None:
+        return ops.mean(array, axis=axes) if axes else array
+    there = masked(ops.ones_like(array[..., :1]), mask)
+    return ops.sum(masked(array, mask), axes) / ops.maximum(ops.sum(there, axes), 1)
+
+
+def masked(array, mask):
+    """The array, zero where the mask of its first axes is False."""
+    if mask is None:
+        return array
+    for _ in range(len(array.shape) - len(mask.shape)):
+        mask = ops.expand_dims(mask, -1)
+    return ops.where(mask, array, ops.zeros_like(array))

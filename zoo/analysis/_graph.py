@@ -38,7 +38,8 @@ def predictor(model, outputs=None):
     """Function of images, in inference mode: the outputs, a flat list of arrays.
 
     `outputs`, symbolic tensors of the model, take the place of its own. With
-    `batch_size` so many images are computed at a time.
+    `batch_size` so many images are computed at a time; texts all at once, since the
+    longest of a batch decides on the shape.
     """
     if outputs is not None:
         model = keras.Model(model.inputs[0], outputs)
@@ -50,6 +51,7 @@ def predictor(model, outputs=None):
 
     def run(images, batch_size=None):
         size = batch_size or len(images)
+        size = len(images) if entry.dtype == "string" else size
         starts = range(0, len(images), size)
         parts = [graph(images[start : start + size]) for start in starts]
         columns = zip(*parts, strict=True)

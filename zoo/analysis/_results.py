@@ -36,6 +36,7 @@ def to_csv(
     *,
     names: Sequence[str] | None = None,
     axis: int = 0,
+    row: str = "layer",
 ) -> pathlib.Path:
     """Writes a result of analysis as CSV, a row for each layer.
 
@@ -47,6 +48,7 @@ def to_csv(
         path: file, written beside and renamed into place.
         names: of the layers; a NamedTuple brings its own.
         axis: which axis of an array is that of the layers: 1 for `gates_by_class`.
+        row: heading of the column of names; "character" for `gates_by_character`.
 
     Returns:
         The path.
@@ -72,14 +74,14 @@ def to_csv(
     names = [f"layer_{i}" for i in range(1, count + 1)] if names is None else names
     rows = []
     for i, name in enumerate(names):
-        row = {"layer": name}
+        cells = {row: name}
         for key, value in fields.items():
             one = np.asarray(value[i])
             for index in np.ndindex(one.shape):
-                row["_".join([key, *map(str, index)])] = one[index]
-        rows.append(row)
+                cells["_".join([key, *map(str, index)])] = one[index]
+        rows.append(cells)
     text = io.StringIO(newline="")
-    columns = dict.fromkeys(key for row in rows for key in row)
+    columns = dict.fromkeys(key for cells in rows for key in cells)
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

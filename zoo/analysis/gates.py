@@ -118,8 +118,8 @@ def trace(
     """
     known("pixels", pixels, ("map", "mean"))
 
-    def finish(block, array):
-        return _blocks.pixel_mean(block, array) if pixels == "mean" else array
+    def finish(block, array, mask):
+        return _blocks.pixel_mean(block, array, mask) if pixels == "mean" else array
 
     if is_served(model):
         parts = [g for _, g in _gate_batches(model, finish, images, batch_size)]
@@ -128,16 +128,18 @@ def trace(
 
     def measure(block, x, mask):
         y, values = _look(block, x, mask)
-        return y, tuple(finish(block, value) for value in values)
+        return y, tuple(finish(block, value, mask) for value in values)
 
     images = check_images(model, images)
     layers = gated_layers(model)
     separate = all(_blocks.has_carry_gate(layer) for layer in layers)
-    outputs = [finish(_blocks.one_of(layers[0]), _blocks.input_of(layers[0]))]
+    first = layers[0]
+    x, mask = _blocks.input_of(first), _blocks.mask_of(first)
+    outputs = [finish(_blocks.one_of(first), x, mask)]
     for layer in layers:
         extra = ("float32",) * _blocks.has_carry_gate(layer)
         probe = Probe(layer, measure, ("float32", "state", *extra))
-        outputs.append(probe(_blocks.input_of(layer)))
+        outputs.append(probe(_blocks.input_of(layer), mask=_blocks.mask_of(layer)))
     first, *rest = predictor(model, outputs)(images, batch_size)
     rest = iter([array.swapaxes(0, 1) for array in rest])
     columns = [], [], []
@@ -201,13 +203,14 @@ def _bias_of(block):
 def mean_gates(
     model: keras.Model, images, batch_size: int = 128
 ) -> np.ndarray | list[np.ndarray]:
-    """Mean of T over images (and pixels, for convolutions), `(layers, units)`.
+    """Mean of T over images (and pixels, or words), `(layers, units)`.
 
     Args:
         model, batch_size: as for `trace`.
         images: an array, or a data set of batches, such as `zoo.datasets.load`
             gives. Sums are in float64; the memory needed does not grow with the
-            number of images.
+            number of images. For texts the mean of each is over its words, without
+            those that are padding.
 
     Raises:
         ValueError: as for `trace`; an empty or an endless data set.
@@ -273,8 +276,8 @@ def gate_sparsity(
             f"`threshold` must lie between 0 and 1. Received: threshold={threshold!r}"
         )
 
-    def share(block, gate):
-        return _blocks.pixel_mean(block, ops.cast(gate > threshold, "float32"))
+    def share(block, gate, mask):
+        return _blocks.pixel_mean(block, ops.cast(gate > threshold, "float32"), mask)
 
     sums, ever, count = 0.0, itertools.repeat(False), 0
     for _, shares in _gate_batches(model, share, images, batch_size):
@@ -294,7 +297,8 @@ def gate_names(model) -> list[str]:
 
 
 def _gate_batches(model, reduce, images, batch_size, labels=None, labelled=False):
-    """(labels, [reduce(block, T) of each layer, `(batch, …)`]), batch by batch."""
+    """(labels, [reduce(block, T, mask) of each layer, `(batch, …)`]), batch by
+    batch."""
     parts = batches(model, images, labels, batch_size=batch_size, labelled=labelled)
     gates_of = _served(model, reduce) if is_served(model) else live(model, reduce)
     for images_here, labels_here in parts:
@@ -302,11 +306,11 @@ def _gate_batches(model, reduce, images, batch_size, labels=None, labelled=False
 
 
 def live(model, reduce):
-    """Function of images: [reduce(block, T) of each layer, `(batch, …)`]."""
+    """Function of images: [reduce(block, T, mask) of each layer, `(batch, …)`]."""
 
     def measure(block, x, mask):
         gate, _, y = _blocks.gates_and_output(block, x, mask)
-        return y, (reduce(block, gate),)
+        return y, (reduce(block, gate, mask),)
 
     values = probed(model, gated_layers(model), measure, ("float32",))
     return lambda images: [one for (one,) in values(images)]
@@ -315,8 +319,11 @@ def live(model, reduce):
 def probed(model, layers, measure, dtypes):
     """Function of images: for each layer the values of `measure`, `(batch, …)`."""
     probes = [Probe(layer, measure, dtypes) for layer in layers]
-    inputs = [_blocks.input_of(layer) for layer in layers]
-    run = predictor(model, [p(x) for p, x in zip(probes, inputs, strict=True)])
+    found = [
+        probe(_blocks.input_of(layer), mask=_blocks.mask_of(layer))
+        for probe, layer in zip(probes, layers, strict=True)
+    ]
+    run = predictor(model, found)
 
     def function(images):
         flat = [array.swapaxes(0, 1) for array in run(images)]
@@ -337,8 +344,11 @@ def _served(served, reduce):
     def function(images):
         text = images.dtype == object
         stages = served.gates(images if text else images.astype(np.float32))
-        gates = [gate for name in served.card["gates"] for gate in stages[name].numpy()]
-        return [ops.convert_to_numpy(reduce(None, gate)) for gate in gates]
+        return [
+            ops.convert_to_numpy(reduce(None, gate, stages.get(f"{name}_mask")))
+            for name in served.card["gates"]
+            for gate in stages[name].numpy()
+        ]
 
     return function
 

@@ -111,13 +111,19 @@ def jacobian_norms(
     rng, norms = np.random.default_rng(seed), []
     layers = _blocks.blocks(model)
     inputs = [_blocks.input_of(layer) for layer in layers]
-    states = predictor(model, inputs)(images, 128)
-    for layer, x in zip(layers, states, strict=True):
+    masks = [_blocks.mask_of(layer) for layer in layers]
+    present = [mask for mask in masks if mask is not None]
+    values = predictor(model, [*inputs, *present])(images, 128)
+    states, present = values[: len(layers)], iter(values[len(layers) :])
+    for layer, x, mask in zip(layers, states, masks, strict=True):
         x = np.concatenate([x] * vectors)
+        if mask is not None:
+            mask = np.concatenate([next(present)] * vectors)
         for i in range(len(_blocks.names_of(layer))):
-            function = functools.partial(_blocks.call_copy, layer, i)
-            x, back = _vjp(function, x, rng)
-            norms.append(np.sqrt(np.square(back, dtype=np.float64).sum() / x.size))
+            function = functools.partial(_blocks.call_copy, layer, i, mask)
+            x, back = _vjp(function, x, mask, rng)
+            size = x.size if mask is None else mask.sum() * (x.size / mask.size)
+            norms.append(np.sqrt(np.square(back, dtype=np.float64).sum() / size))
     return np.array(norms)
 
 
@@ -138,14 +144,14 @@ def output_change(model: keras.Model, images, batch_size: int = 128) -> OutputCh
         ValueError: as for `mean_gates`.
     """
 
-    def norm(x):
-        x = ops.reshape(ops.cast(x, "float32"), (ops.shape(x)[0], -1))
-        return ops.norm(x, axis=1)
+    def norm(x, mask):
+        x = _blocks.masked(ops.cast(x, "float32"), mask)
+        return ops.norm(ops.reshape(x, (ops.shape(x)[0], -1)), axis=1)
 
     def measure(block, x, mask):
         y = _blocks.output_of(block, x, mask)
         left = ops.cast(_blocks.left_of(block, x, without=True), y.dtype)
-        return y, (norm(y - left), norm(left))
+        return y, (norm(y - left, mask), norm(left, mask))
 
     parts = batches(model, images, batch_size=batch_size)
     layers = _blocks.blocks(model)
@@ -225,11 +231,13 @@ def _gradients(model, images, labels, variables):
     return [ops.convert_to_numpy(g).astype(np.float64) for g in gradients]
 
 
-def _vjp(function, x, rng):
-    """(y, vᵀJ) of a function at `x` for a random v of ±1, both in NumPy."""
+def _vjp(function, x, mask, rng):
+    """(y, vᵀJ) of a function at `x` for a random v of ±1, 0 where the mask leaves
+    something out, both in NumPy."""
 
     def draw(y):
-        return ops.cast(rng.integers(0, 2, y.shape) * 2 - 1, y.dtype)
+        v = ops.cast(rng.integers(0, 2, y.shape) * 2 - 1, y.dtype)
+        return _blocks.masked(v, mask)
 
     x = ops.convert_to_tensor(x)
     if keras.backend.backend() == "tensorflow":

@@ -504,30 +504,34 @@ def _heights(values):
 
 
 def character_figure(
-    perplexities: Mapping[str, Sequence[float]],
     gates: Mapping[str, float],
+    perplexities: Mapping[str, Sequence[float]] | None = None,
     *,
     title: str = "",
 ) -> Figure:
-    """Perplexity of language models, and which characters open the highway gates.
+    """Which characters open the highway gates, and perplexity of language models.
 
     Args:
-        perplexities: {net: perplexity of each seed}.
         gates: {character: mean T over the words that contain it}.
+        perplexities: {net: perplexity of each seed}, a panel on the left; None (the
+            default) draws the gates alone.
         title: of the figure.
 
     Returns:
         The figure.
     """
     figure = Figure(figsize=(11, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 2))
-    for place, values in enumerate(perplexities.values()):
-        left.plot(values, [place] * len(values), "o", color="#0072B2", mfc="none")
-        left.plot(np.mean(values), place, "|", color="#D55E00", ms=14, mew=2)
-    left.set_yticks(range(len(perplexities)), list(perplexities))
-    left.invert_yaxis()
-    left.set_xlabel("test perplexity a word (circles: seeds, bar: mean)")
-    left.grid(axis="x", alpha=0.3)
+    if perplexities is None:
+        right = figure.subplots()
+    else:
+        left, right = figure.subplots(1, 2, width_ratios=(1, 2))
+        for place, values in enumerate(perplexities.values()):
+            left.plot(values, [place] * len(values), "o", color="#0072B2", mfc="none")
+            left.plot(np.mean(values), place, "|", color="#D55E00", ms=14, mew=2)
+        left.set_yticks(range(len(perplexities)), list(perplexities))
+        left.invert_yaxis()
+        left.set_xlabel("test perplexity a word (circles: seeds, bar: mean)")
+        left.grid(axis="x", alpha=0.3)
     order = sorted(gates, key=gates.get)
     right.plot(range(len(order)), [gates[c] for c in order], "o", color="#009E73")
     right.set_xticks(range(len(order)), order, fontsize=8, family="monospace")

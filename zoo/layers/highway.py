@@ -80,7 +80,7 @@ class BaseHighway(keras.layers.Layer):
         """
         x = ops.cast(x, self.variable_dtype)
         return tuple(
-            None if half is None else ops.cast(_call(half, x, mask), x.dtype)
+            None if half is None else ops.cast(call_with_mask(half, x, mask), x.dtype)
             for half in (self.transform, self.gate, self.carry_gate)
         )
 
@@ -400,7 +400,7 @@ def _unbuilt(config):
     return config
 
 
-def _call(layer, x, mask):
+def call_with_mask(layer, x, mask):
     if mask is not None and "mask" in inspect.signature(layer.call).parameters:
         return layer(x, mask=mask)
     return layer(x)

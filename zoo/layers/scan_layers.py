@@ -157,7 +157,7 @@ class ScanLayers(keras.layers.Layer):
             stack.assign(update)
         return y
 
-    def map_copies(self, function, x, extras=(), dtypes=(), mask=None):
+    def map_copies(self, function, x, extras=(), dtypes=()):
         """Runs the copies in inference mode and collects inner values of each.
 
         Args:
@@ -166,7 +166,6 @@ class ScanLayers(keras.layers.Layer):
             x: input of the first copy.
             extras: tensors `(length, …)`.
             dtypes: of the values.
-            mask: as for a call.
 
         Returns:
             (output of the last copy, list of values stacked to `(length, …)`).

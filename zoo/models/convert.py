@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from zoo.layers import ScanLayers
-from zoo.layers.highway import BaseHighway
+from zoo.layers.highway import BaseHighway, call_with_mask
 from zoo.models._builder import Net
 
 # `scan="auto"`: shorter runs stay unrolled. On 2 CPU cores the step of a compiled loop
@@ -172,7 +172,7 @@ def _rebuild(model, loops, dropped=frozenset()):
             return layer(*args, **kwargs)
         x = args[0]
         for new, _ in rebuilt[id(layer)]:
-            x = new(x)  # masks come with x
+            x = call_with_mask(new, x, kwargs.get("mask"))
         return x
 
     replaced, kept = set(rebuilt), []
@@ -181,7 +181,8 @@ def _rebuild(model, loops, dropped=frozenset()):
         if id(layer) in replaced:
             return layer  # `call` runs what stands for it
         copy = type(layer).from_config(layer.get_config())
-        kept.append((layer, copy))
+        if isinstance(layer, keras.Layer):  # and no operation that makes a mask
+            kept.append((layer, copy))
         return copy
 
     new = keras.models.clone_model(functional, clone_function=clone, call_function=call)
@@ -254,15 +255,17 @@ def _pieces(model, singles=()):
         readers.update(id(tensor) for tensor in keras.tree.flatten(_input(layer)))
     pieces = []
     for layer in model.layers:
-        if not layer.weights or isinstance(_input(layer), (list, tuple, dict)):
+        x, mask = _reads(layer)
+        if not layer.weights or x is None:
             continue
         previous = pieces[-1][-1] if pieces else None
         if (
             previous is not None
-            and previous.output is layer.input
-            and readers[id(layer.input)] == 1
+            and previous.output is x
+            and readers[id(x)] == 1
             and _likeness(previous) == _likeness(layer)
-            and previous.input.shape == layer.input.shape
+            and _reads(previous)[0].shape == x.shape
+            and _reads(previous)[1] is mask
             and _keeps_shape(layer)
         ):
             pieces[-1].append(layer)
@@ -279,7 +282,7 @@ def _pieces(model, singles=()):
 
 def _keeps_shape(layer):
     """Whether output and input have one shape, whatever the sizes that are open."""
-    shape = layer.input.shape
+    shape = _reads(layer)[0].shape
     if shape != layer.output.shape or isinstance(layer, ScanLayers):
         return shape == layer.output.shape
     known_shape = tuple(n or 9 for n in shape)
@@ -291,6 +294,17 @@ def _input(layer):
         return layer.input
     except (AttributeError, ValueError):  # an input layer, or a layer called twice
         return []
+
+
+def _reads(layer):
+    """(tensor, its mask or None) that a layer is called with; (None, None) where it is
+    none or several tensors."""
+    match keras.tree.flatten(_input(layer)):
+        case [x]:
+            return x, None
+        case [x, mask] if mask.dtype == "bool":
+            return x, mask
+    return None, None
 
 
 def _likeness(layer):

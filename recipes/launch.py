@@ -60,10 +60,20 @@ class Workers:
         self.first, self.quiet, self.grace = first, quiet, grace
         self.logs = [pathlib.Path(logs) / f"worker-{i}.log" for i in range(count)]
         self.processes, self.readers = [], []
-        self.signalled = None
+        self.started, self.signalled = False, None
 
     def __enter__(self):
         self.logs[0].parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as ended:
+            ended.push(self)  # those that run already, if another cannot start
+            self._start()
+            ended.pop_all()
+        self.started = True
+        if self.signalled is not None:
+            self.send(self.signalled)
+        return self
+
+    def _start(self):
         addresses = free_addresses(self.count)
         for index, log in enumerate(self.logs):
             task = {"type": "worker", "index": index}
@@ -75,17 +85,16 @@ class Workers:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C comes from here, once
             )
+            self.processes.append(process)
             # before it has threads, which inherit this
             cores = cores_of(self.first + index, self.count, self.cores)
             os.sched_setaffinity(process.pid, cores)
             reader = threading.Thread(target=self._read, args=(index, process, log))
             reader.start()
-            self.processes.append(process)
             self.readers.append(reader)
-        return self
 
     def __exit__(self, *exception):
-        self.send(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self.grace
         for process in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -94,6 +103,8 @@ class Workers:
             process.wait()
         for reader in self.readers:
             reader.join()
+        for process in self.processes:
+            process.stdout.close()  # one without a reader
 
     def wait(self) -> int:
         """The exit code of the first that fails, 0 where all end well."""
@@ -115,8 +126,12 @@ class Workers:
             time.sleep(0.1)
 
     def send(self, number, frame=None):
-        """Passes a signal on to those that still run."""
+        """Passes a signal on to those that still run, as soon as all do."""
         self.signalled = number
+        if self.started:
+            self._signal(number)
+
+    def _signal(self, number):
         for process in self.processes:
             if process.poll() is None:
                 process.send_signal(number)
@@ -163,9 +178,10 @@ def main(argv=None) -> int:
         )
         return 2
     command = [sys.executable, str(script), *args.command[1:]]
-    with Workers(command, args.count, args.logs) as workers:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, workers.send)
+    workers = Workers(command, args.count, args.logs)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, workers.send)
+    with workers:
         return workers.wait()
 
 

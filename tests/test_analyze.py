@@ -7,6 +7,7 @@ from helpers import hostile
 
 import zoo
 from recipes import analyze, findings, train
+from zoo import datasets
 from zoo.analysis import GateSparsity, Lesions, OutputChange, Trace
 
 
@@ -170,6 +171,62 @@ def test_findings_of_gates():
     found = findings.of_gates("mnist", results)
     assert (found[0].mark, found[1].mark) == (findings.SEEN, findings.NOT_SEEN)
     assert found[-1].mark == findings.SEEN
+
+
+def text_net(tmp_path, model, dataset):
+    return str(
+        zoo.export.export_saved_model(
+            model, tmp_path / "net", card={"dataset": dataset}
+        )
+    )
+
+
+def test_a_net_that_reads_text(made_up_data, monkeypatch, tmp_path, capsys):
+    def docstrings(package):
+        words = ["alpha bravo charlie", "delta", f"{package} echo foxtrot golf"]
+        return [(split, " ".join(words)) for split in ["train"] * 3 + ["test"] * 20]
+
+    monkeypatch.setattr(datasets.text, "_docstrings", docstrings)
+    model = zoo.char_cnn(characters=12, num_classes=4, highway_layers=2, gate_bias=-1.0)
+    path, out = text_net(tmp_path, model, "docstrings"), tmp_path / "out"
+    assert analyze.main([path, "--out", str(out), "--prune", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "80 texts of docstrings, test" in printed
+    assert "gates are widest for words with" in printed
+    assert "Pruning for at most 100.00% of accuracy keeps 0 of 2 layers" in printed
+    figures = {p.stem for p in out.iterdir() if p.suffix == ".png"}
+    expected = {"gates", "characters", "routing", "carry", "gradients", "change"}
+    assert figures == {*expected, "lesions"}
+    rows = (out / "gates_by_character.csv").read_text().splitlines()
+    assert rows[0] == "character,gates_0,gates_1,words"
+    assert len(rows) == 1 + 95
+    assert "80 texts of the split test" in (out / "report.html").read_text()
+    arguments = [path, "--out", str(tmp_path / "served"), "--served"]
+    assert analyze.main(arguments) == 0
+    live, served = (
+        json.loads((d / "mean_gates.json").read_text())
+        for d in (out, tmp_path / "served")
+    )
+    assert np.allclose(live, served, atol=1e-6)
+
+
+def test_a_language_model(made_up_data, monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(datasets.text.WORDS, "python_docs", 5)
+    model = zoo.char_lstm(5, characters=8, lstm_units=4)
+    path, out = text_net(tmp_path, model, "python_docs"), tmp_path / "out"
+    assert analyze.main([path, "--out", str(out)]) == 0
+    names = {p.name for p in out.iterdir()}
+    assert {"characters.png", "gates.png", "mean_gates.csv", "report.html"} <= names
+    assert "lesions.csv" not in names
+    again = [path, "--out", str(tmp_path / "again")]
+    assert analyze.main([*again, "--prune"]) == 2
+    assert "`--prune` needs a classifier" in capsys.readouterr().err
+    model = zoo.char_lstm(5, characters=8, lstm_units=4, highway_layers=0)
+    model.save(tmp_path / "none.keras")
+    none = [str(tmp_path / "none.keras"), "--dataset", "python_docs", *again[1:]]
+    assert analyze.main(none) == 2
+    assert "must be a net with gates" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
 
 
 def test_fine_tuning(saved, tmp_path, capsys):

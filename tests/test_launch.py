@@ -87,6 +87,33 @@ def test_signals_reach_all(number, tmp_path):
     assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
 
 
+def test_signal_while_workers_start(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("index == 1", "index == 2"))
+    team = launch.Workers([sys.executable, str(script)], 2, tmp_path / "logs")
+    cores_of = launch.cores_of
+
+    def cores(index, *rest):
+        if index == 0:
+            team.send(signal.SIGTERM)
+        return cores_of(index, *rest)
+
+    monkeypatch.setattr(launch, "cores_of", cores)
+    with team:
+        assert team.wait() == 143
+    assert len(team.processes) == 2
+
+
+def test_worker_that_cannot_start(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("index == 1", "index == 2"))
+    team = launch.Workers([sys.executable, str(script)], 2, tmp_path / "logs")
+    monkeypatch.setattr(launch, "cores_of", lambda index, *_: {10**6} if index else {0})
+    with pytest.raises(OSError), team:
+        pass
+    assert [process.poll() is None for process in team.processes] == [False, False]
+
+
 def team(directory, logs):
     """Runs two workers to their end; the exit code."""
     command = [sys.executable, TRAIN, *SMALL, "--run-dir", str(directory)]

@@ -52,6 +52,9 @@ import json, os, sys, time
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 print("worker", index, flush=True)
 if index == 1:
+    log = os.path.join(os.path.dirname(__file__), "logs", "worker-0.log")
+    while not (os.path.exists(log) and os.path.getsize(log)):
+        time.sleep(0.01)
     sys.exit(3)
 time.sleep(600)
 """

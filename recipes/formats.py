@@ -1,12 +1,14 @@
-"""Writes a trained net as LiteRT and ONNX, and measures every form of it.
+"""Writes trained nets as LiteRT and ONNX, and measures every form of them.
 
     python recipes/formats.py highway_mlp_mnist_50
+    python recipes/formats.py --all
 
 Into runs/formats/NAME/ go net.tflite, net_float16.tflite, net_int8.tflite (calibrated
 on 200 training images), net.onnx, and table.csv and table.json: size, accuracy on the
 whole test set, largest difference of a logit from the live model's, and milliseconds
 for a batch of 1 and of 128, the median of --turns turns in which all forms follow each
-other. Needs the extra `export`; use a quiet machine.
+other. Of several nets runs/formats/table.csv and table.json hold all rows. Needs the
+extra `export`; use a quiet machine.
 """
 
 import argparse
@@ -142,28 +144,19 @@ def measure(name, folder, turns):
     return rows
 
 
-def main(argv=None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", help="a pretrained net, run or SavedModel")
-    parser.add_argument("--turns", type=int, default=7, help="of timing (7)")
-    parser.add_argument("--out", type=pathlib.Path, help=f"default: {OUT}/NAME")
-    args = parser.parse_args(argv)
-    try:
-        check_int("--turns", args.turns)
-        _, card = pretrained.open_card(args.name)
-        folder = args.out or OUT / card["name"]
-        rows = measure(args.name, folder, args.turns)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def write(folder, rows, **facts):
+    """Writes table.csv and table.json."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     train.write(folder / "table.csv", text.getvalue())
-    record = {"name": card["name"], "tensorflow": tf.__version__, "rows": rows}
+    record = {**facts, "tensorflow": tf.__version__, "rows": rows}
     train.write(folder / "table.json", json.dumps(record, indent=2) + "\n")
-    listing = table.Table(*rows[0], box=box.SIMPLE, title=card["name"])
+
+
+def show(title, rows):
+    listing = table.Table(*rows[0], box=box.SIMPLE, title=title)
     for row in rows:
         listing.add_row(
             *(
@@ -173,7 +166,44 @@ def main(argv=None) -> int:
         )
     console = Console()
     (console if console.is_terminal else Console(width=120)).print(listing)
-    print(f"In {folder}: {', '.join(sorted(p.name for p in folder.iterdir()))}")
+
+
+def main(argv=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="pretrained nets, runs or SavedModels")
+    parser.add_argument(
+        "--all", action="store_true", help="every pretrained net that reads images"
+    )
+    parser.add_argument("--turns", type=int, default=7, help="of timing (7)")
+    parser.add_argument("--out", type=pathlib.Path, default=OUT, help=f"({OUT})")
+    args = parser.parse_args(argv)
+    try:
+        check_int("--turns", args.turns)
+        names = zoo.list_pretrained() if args.all else args.names
+        cards = [pretrained.open_card(name)[1] for name in names]  # before long work
+        reads_text = [card["input"]["name"] == "text" for card in cards]
+        if args.all:
+            names = [n for n, text in zip(names, reads_text, strict=True) if not text]
+        elif not names or any(reads_text):
+            raise ValueError(
+                "`names` must be nets that read images, one or more, or --all. "
+                f"Received: {' '.join(names) or 'none'}"
+            )
+        every = []
+        for name in names:
+            title = pretrained.open_card(name)[1]["name"]
+            folder = args.out / title
+            rows = measure(name, folder, args.turns)
+            write(folder, rows, name=title)
+            show(title, rows)
+            print(f"In {folder}: {', '.join(sorted(p.name for p in folder.iterdir()))}")
+            every += [{"net": title, **row} for row in rows]
+    except (ValueError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if len(names) > 1:
+        write(args.out, every)
+        print(f"In {args.out}: table.csv, table.json")
     return 0
 
 

@@ -32,8 +32,8 @@ def model():
 
 def test_all_forms(model, tmp_path, capsys):
     place = export_saved_model(model, tmp_path / "net", card={"dataset": "digits"})
-    out = tmp_path / "out"
-    assert formats.main([str(place), "--turns", "1", "--out", str(out)]) == 0
+    out = tmp_path / "out" / model.name
+    assert formats.main([str(place), "--turns", "1", "--out", str(out.parent)]) == 0
     files = ["net.onnx", "net.tflite", "net_float16.tflite", "net_int8.tflite"]
     assert sorted(file.name for file in out.iterdir()) == [
         *files,
@@ -98,4 +98,34 @@ def test_net_without_a_card(tmp_path, capsys):
     place = export_saved_model(zoo.highway_mlp((8, 8, 1), depth=2), tmp_path / "net")
     assert formats.main([str(place), "--out", str(tmp_path / "out")]) == 2
     assert "whose card names its data set" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_nets(tmp_path, monkeypatch, capsys):
+    nets = {}
+    for name in ("one", "two"):
+        net = zoo.highway_mlp((8, 8, 1), depth=2, name=name)
+        nets[name] = str(export_saved_model(net, tmp_path / name))
+
+    def measure(name, folder, turns):
+        folder.mkdir(parents=True)
+        return [{"form": "ONNX", "bytes": 9, "accuracy": 0.5}]
+
+    monkeypatch.setattr(formats, "measure", measure)
+    monkeypatch.setattr(zoo, "list_pretrained", lambda: list(nets.values()))
+    for arguments in (list(nets.values()), ["--all"]):
+        out = tmp_path / str(len(arguments))
+        assert formats.main([*arguments, "--out", str(out)]) == 0
+        with open(out / "table.csv", newline="", encoding="utf-8") as file:
+            found = list(csv.DictReader(file))
+        assert [row["net"] for row in found] == ["one", "two"]
+        assert (out / "two" / "table.json").is_file()
+
+
+def test_names(tmp_path, capsys):
+    net = zoo.char_cnn("abc", words=4, characters=5, num_classes=2)
+    place = export_saved_model(net, tmp_path / "net")
+    for arguments in ([], [str(place)]):
+        assert formats.main([*arguments, "--out", str(tmp_path / "out")]) == 2
+        assert "`names` must be nets that read images" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -26,6 +26,7 @@ import os
 import pathlib
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 
@@ -411,6 +412,7 @@ class Run:
             "classes": list(self.info.class_names),
             "recipe": _plain(self.config),
             "metrics": metrics,
+            "commit": commit(),
         }
 
     def _draw(self, metrics, hints):
@@ -450,6 +452,22 @@ class Run:
             title=f"{self.name} after training",
         )
         plots.save(figure, self.directory / "gates.png")
+
+
+def commit(place: pathlib.Path = pathlib.Path(__file__).parent) -> str | None:
+    """Git's commit of the checkout, with a "+" where files of it were changed; None
+    outside of one."""
+
+    def git(*arguments):
+        command = ["git", "-C", str(place), *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        return run.stdout.strip()
+
+    try:
+        head = git("rev-parse", "HEAD")
+        return head + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def compile_model(model: keras.Model, config: Config, steps: int, num_classes: int):

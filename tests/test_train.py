@@ -100,6 +100,19 @@ def test_card(finished):
     assert card["metrics"] == metrics
 
 
+def test_commit(finished, tmp_path):
+    assert train.commit(tmp_path) is None
+    assert zoo.load_served(finished).card["commit"] == train.commit()
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    file = tmp_path / "file"
+    file.write_text("one")
+    for arguments in (["init", "-q"], ["add", "file"], [*who, "commit", "-qm", "one"]):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    assert re.fullmatch("[0-9a-f]{40}", train.commit(tmp_path))
+    file.write_text("two")
+    assert re.fullmatch("[0-9a-f]{40}[+]", train.commit(tmp_path))
+
+
 def test_same_seed_gives_the_same_bits(finished, tmp_path):
     assert run(tmp_path / "again", "--epochs", "2") == 0
     assert all(map(np.array_equal, weights(tmp_path / "again"), weights(finished)))

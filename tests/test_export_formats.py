@@ -94,6 +94,23 @@ def test_litert(make, tmp_path):
     assert agrees(model, run)
 
 
+def test_int8_convolutions(tmp_path):
+    litert = pytest.importorskip(
+        "ai_edge_litert.interpreter", reason="needs the extra `export`"
+    )
+    model = cnn()
+    samples = pixels(model, 100)
+    path = tmp_path / "net.tflite"
+    zoo.export.export_litert(model, path, weights="int8", samples=samples)
+    interpreter = litert.Interpreter(str(path), num_threads=1)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], samples[:1])
+    interpreter.invoke()
+    found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    logits = keras.ops.convert_to_numpy(model(samples[:1]))
+    assert close(found, logits, 0.1) and not np.array_equal(found, logits)
+
+
 @nets
 def test_onnx(make, tmp_path):
     onnx, runtime = (

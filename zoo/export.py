@@ -18,6 +18,8 @@ from keras import ops
 
 from zoo._checks import known
 from zoo.analysis import _blocks, gates
+from zoo.layers import ScanLayers
+from zoo.models.convert import convert
 
 CARD = "card.json"
 SEAL = "card_sha256"
@@ -291,7 +293,8 @@ def export_litert(
         model: functional or Sequential model with one numeric input, giving logits.
         path: file to write, ending in ".tflite"; one that exists is replaced.
         weights: "float32" (the default); "float16", half the size; "int8", a quarter,
-            with inner values in int8 where LiteRT can, in ranges measured on `samples`.
+            with inner values in int8 where LiteRT can, in ranges measured on
+            `samples`; loops over convolutions are unrolled, which LiteRT needs.
         samples: for "int8": raw inputs `(count, …)`, 100 or more of the training set.
 
     Returns:
@@ -323,9 +326,14 @@ def export_litert(
         spec["supported_ops"].insert(0, tf.lite.OpsSet.TFLITE_BUILTINS_INT8)
         samples = np.asarray(samples, "float32")
         options["representative_dataset"] = lambda: ([s[None]] for s in samples)
-    return _write_file(
-        undistributed(model), path, format="litert", target_spec=spec, **options
-    )
+    model = undistributed(model)
+    if weights == "int8" and any(map(_loops_over_convolutions, model.layers)):
+        model = convert(model, scan=False)  # LiteRT cannot run them in int8
+    return _write_file(model, path, format="litert", target_spec=spec, **options)
+
+
+def _loops_over_convolutions(layer):
+    return isinstance(layer, ScanLayers) and any(len(s.shape) > 3 for s in layer.stacks)
 
 
 def export_onnx(model: keras.Model, path: str | os.PathLike) -> pathlib.Path:

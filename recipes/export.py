@@ -132,7 +132,9 @@ def write_index(folder: pathlib.Path):
         card = json.loads(path.read_text(encoding="utf-8"))
         seeds, of_all = card["metrics"].get("seeds"), ""
         if seeds:
-            of_all = f"{seeds['mean']:.4f} ± {seeds['std']:.4f} ({len(seeds['seeds'])})"
+            digits = 4 if seeds["std"] < 0.005 else 3
+            mean, std = (f"{seeds[key]:.{digits}f}" for key in ("mean", "std"))
+            of_all = f"{mean} ± {std} ({len(seeds['seeds'])})"
         lines.append(
             f"| {card['name']} | {card['dataset']} | {card['parameters']:,} | "
             f"{card['metrics']['test']['accuracy']:.4f} | {of_all} | "

@@ -86,7 +86,7 @@ def test_spread_over_seeds(run, root, tmp_path, capsys):
     seeds = card["metrics"]["seeds"]
     assert seeds["seeds"] == [0, 1] and seeds["mean"] == pytest.approx(first + 0.01)
     assert seeds["std"] == pytest.approx(0.02 / 2**0.5)
-    row = f"| {first:.4f} | {first + 0.01:.4f} ± 0.0141 (2) |"
+    row = f"| {first:.4f} | {first + 0.01:.3f} ± 0.014 (2) |"
     assert row in (root / "README.md").read_text()
 
 

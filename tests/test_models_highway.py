@@ -398,6 +398,8 @@ def test_layers_of_the_cifar_nets():
     ]  # fmt: skip
     assert model.get_layer("gap").input.shape == (None, 8, 8, 100)
     assert model.get_layer("augment").padding == 8
+    mirror = zoo.highway_cnn("mnist_10_w16", augment="flip").get_layer("augment")
+    assert mirror.flip and mirror.padding == 0
     stem, logits = model.get_layer("stem").kernel, model.get_layer("logits").kernel
     assert abs(np.std(stem) / 0.05 - 1) < 0.05 and abs(np.std(logits) / 0.05 - 1) < 0.1
     widen = model.get_layer("widen_3").kernel  # N(0, √(2/fan_in)), untruncated
@@ -467,6 +469,7 @@ def test_features_instead_of_logits():
     [
         ({"kernel_size": 0}, "`kernel_size` must be an integer of at least 1"),
         ({"kernel_size": ()}, "`kernel_size` must be a size, or sizes.*=\\(\\)"),
+        ({"augment": "mirror"}, "`augment` must be False, True"),
         ({"contrast": True, "rescale": 0.1}, "`contrast` takes the place of `rescale`"),
         ({"head_units": 0}, "`head_units` must be an integer of at least 1"),
         ({"pooling": "avg"}, "`pooling` is for include_top=False"),

@@ -149,13 +149,18 @@ def _prepare(x, rescale, contrast, augment, mean_image):
             "`contrast` takes the place of `rescale`. Received: "
             f"contrast={contrast}, rescale={rescale}"
         )
+    if augment not in (False, True, "flip"):
+        raise ValueError(
+            "`augment` must be False, True (pad 8, crop, mirror) or 'flip' (mirror). "
+            f"Received: augment={augment!r}"
+        )
     rescale = 1 / 255 if rescale is None else rescale
     if contrast:
         x = ContrastNormalization(name="contrast")(x)
     elif rescale != 1:
         x = keras.layers.Rescaling(rescale, name="rescale")(x)
     if augment:
-        x = PadCropFlip(8, name="augment")(x)
+        x = PadCropFlip(0 if augment == "flip" else 8, name="augment")(x)
     if mean_image:
         x = MeanImage(name="mean_image")(x)
     return x

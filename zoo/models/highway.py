@@ -181,7 +181,7 @@ def highway_cnn(
     carry: str = "coupled",
     rescale: float | None = None,
     contrast: bool = False,
-    augment: bool = False,
+    augment: bool | str = False,
     mean_image: bool = False,
     kernel_initializer=None,
     stem_initializer=None,
@@ -220,7 +220,7 @@ def highway_cnn(
         carry: as in `HighwayConv`.
         rescale: factor on the raw pixels; None is 1/255.
         contrast: `ContrastNormalization` in place of `rescale`.
-        augment: in training, `PadCropFlip(8)` after that.
+        augment: in training, `PadCropFlip(8)` after that; "flip" mirrors only.
         mean_image: `MeanImage` after that; `zoo.training.adapt` sets it.
         kernel_initializer: of all kernels but the logits'; None is N(0, √(2/fan_in)),
             untruncated, as in the authors' files.

@@ -100,7 +100,7 @@ def plain_cnn(
     stage_outputs: bool = False,
     rescale: float | None = None,
     contrast: bool = False,
-    augment: bool = False,
+    augment: bool | str = False,
     mean_image: bool = False,
     kernel_initializer=None,
     stem_initializer=None,

@@ -435,6 +435,11 @@ def test_mirrored_strategy_gives_the_same_stream():
     assert run.returncode == 0, run.stderr[-3000:]
 
 
+def test_no_tuner_holds_back_the_end_of_fit():
+    """TF's sleeps for up to a minute, and now and then `fit` waits until it wakes."""
+    assert datasets.load("digits", "train", 64).options().autotune.enabled is False
+
+
 def test_prepared_data_streams(mnist_dir, monkeypatch, fresh):
     monkeypatch.setenv("TFDS_DATA_DIR", str(mnist_dir))
     dataset = datasets.load("mnist", "train", 32, download=False)

@@ -88,7 +88,11 @@ def folder(tmp_path_factory, pytestconfig):
         **os.environ,
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        # Every device waits for the others' sums in a thread of its own. By default
+        # there are no more threads than devices, and after 40 seconds XLA aborts.
+        "NPROC": "16",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4 "
+        "--xla_cpu_collective_call_terminate_timeout_seconds=300",
         "PYTHONPATH": str(pytestconfig.rootpath),
     }
     command = [sys.executable, __file__, str(folder)]

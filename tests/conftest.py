@@ -9,16 +9,6 @@ from zoo import datasets
 pytest.register_assert_rewrite("helpers")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items):
-    """Tests that share a fixture of their module run in one process, so that what it
-    trains is trained once."""
-    for item in items:
-        used = item._fixtureinfo.name2fixturedefs.values()
-        if any(definitions[-1].scope == "module" for definitions in used):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
 @pytest.fixture(autouse=True)
 def seed():
     """Every test starts with the same draws."""

@@ -11,8 +11,8 @@ paper's strength keeps the net from fitting these images: with 16 filters, 10 ep
 at 1e-4 unless said. 30 epochs with half the dropout ended at a test accuracy of .9146.
 
 Result: test accuracy .9259 (seed 0), 46 minutes on two CPU cores without AVX-512, with
-the settings of "On a CPU" in recipes/README.md; stopped and continued twice, the first
-800 steps on one thread.
+oneDNN as under "On a CPU" in recipes/README.md; stopped and continued once, the first
+906 steps on one thread.
 """
 
 from recipes.configs import highway_cnn_mnist_10

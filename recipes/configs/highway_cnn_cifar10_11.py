@@ -7,8 +7,10 @@ Srivastava, Greff, Schmidhuber 2015, "Training Very Deep Networks", §3.3 and Ta
 count. Per-image contrast normalisation, pad 8, crop, mirror, mean image; the authors'
 solver as in `highway_cnn_cifar10_19`.
 
-Departures: 45 epochs of the rate .025 after a warm-up of one, along half a cosine, in
-place of 400 in steps.
+Departures: 40 epochs along half a cosine after a warm-up of one, in place of 400 in
+steps. In so few the paper's settings underfit (27 of 45 epochs: training accuracy .75),
+hence a rate of .1 in place of .025, no dropout and λ 1e-4 in place of .001. Convolutions
+are trained in bfloat16, as in `preact_resnet_cifar10_20`.
 """
 
 import dataclasses
@@ -18,7 +20,10 @@ from zoo.models import HIGHWAY_VARIANTS
 
 CONFIG = dataclasses.replace(
     highway_cnn_cifar10_19.CONFIG,
-    model={**HIGHWAY_VARIANTS["cifar_11"], "num_classes": 10},
-    epochs=45,
+    model={**HIGHWAY_VARIANTS["cifar_11"], "num_classes": 10, "dropout": 0.0},
+    epochs=40,
+    optimizer={**highway_cnn_cifar10_19.CONFIG.optimizer, "learning_rate": 0.1},
     schedule={"name": "cosine", "warmup_epochs": 1},
+    decay=1e-4,
+    dtype_policy="mixed_bfloat16",
 )

@@ -58,7 +58,7 @@ def test_parameters(net):
     assert model.output_shape == (None, classes)
 
 
-# ImageNet nets, 1,000 classes. Pre-activation: counted on the authors' nets; original: torchvision's.
+# ImageNet nets, 1,000 classes; those of the original unit are torchvision's.
 IMAGENET_COUNTS = {
     ("preact_resnet", 18): 11_687_720,
     ("preact_resnet", 34): 21_795_880,

@@ -8,9 +8,9 @@ count. Per-image contrast normalisation, pad 8, crop, mirror, mean image; the au
 solver as in `highway_cnn_cifar10_19`.
 
 Departures: 40 epochs along half a cosine after a warm-up of one, in place of 400 in
-steps. In so few the paper's settings underfit (27 of 45 epochs: training accuracy .75),
-hence a rate of .1 in place of .025, no dropout and λ 1e-4 in place of .001. Convolutions
-are trained in bfloat16, as in `preact_resnet_cifar10_20`.
+steps. In so few the paper's settings underfit (training accuracy .75 at epoch 27 of
+45), hence a rate of .1 in place of .025, no dropout and λ 1e-4 in place of .001.
+Convolutions are trained in bfloat16, as in `preact_resnet_cifar10_20`.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Srivastava et al. 2015, "Training Very Deep Networks": Tables 1 and 2, on CIFAR.
 
 The full budget: highway nets and their plain twins with the authors' solver, 400
-epochs; FitNets and their teacher as in their configs. The small one takes about an
-hour of 2 CPU cores for `cifar_fitnets`: 10 epochs on 10,000 training images in batches
+epochs; FitNets and their teacher as in their configs. The small one takes an hour and a
+half of one CPU core for `cifar_fitnets`: 10 epochs on 10,000 training images in batches
 of 64 along half a cosine, a teacher of half width without dropout, no whitening, 2
 seeds, the whole test set. One teacher serves all students, as in the paper.
 

@@ -8,6 +8,10 @@ with zeros, random crop, mirror, mean image of the training set subtracted; Nest
 momentum .9, rate .025 ÷10 at 100,000, 150,000 and 175,000 of 200,000 steps, batch 100,
 λ .001 on kernels, ten times that on the logits' kernel, twice the rate for biases. The
 first convolution starts as N(0, .05), as meant; the published file ran N(0, 1).
+
+Result: not trained to its end. After 5 of the 400 epochs (`--epochs 5 --set
+dtype_policy=mixed_bfloat16`, 54 minutes of 2 CPU cores, half of them with one) .5618 on
+the test set (1 seed), training accuracy .208, .324, .413, .473, .505 by epoch.
 """
 
 from recipes.configs import Config

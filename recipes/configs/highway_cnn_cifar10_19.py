@@ -10,8 +10,9 @@ momentum .9, rate .025 ÷10 at 100,000, 150,000 and 175,000 of 200,000 steps, ba
 first convolution starts as N(0, .05), as meant; the published file ran N(0, 1).
 
 Result: not trained to its end. After 5 of the 400 epochs (`--epochs 5 --set
-dtype_policy=mixed_bfloat16`, 54 minutes of 2 CPU cores, half of them with one) .5618 on
-the test set (1 seed), training accuracy .208, .324, .413, .473, .505 by epoch.
+dtype_policy=mixed_bfloat16`, 54 minutes, the first 1,454 of 2,500 steps on one thread
+beside other work, the rest on two) .5618 on the test set (1 seed), training accuracy
+.208, .324, .413, .473, .505 by epoch.
 """
 
 from recipes.configs import Config

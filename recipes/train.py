@@ -529,6 +529,12 @@ def _schedule(schedule, rate, scale, total, steps):
                 f"`schedule.warmup_epochs` must be 0 or more. Received: {schedule}"
             )
         warmup = min(warmup, total // 2)  # of a run that is cut short to try it
+        if "restarts" in arguments:
+            restarts = [round(steps * epoch) for epoch in arguments.pop("restarts")]
+            restarts = [step for step in restarts if step < total]  # likewise
+            return training.CosineRestarts(
+                rate, total, restarts, warmup_steps=warmup, **arguments
+            )
         return keras.optimizers.schedules.CosineDecay(
             0.0 if warmup else rate,
             total - warmup,

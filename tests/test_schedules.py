@@ -1,10 +1,12 @@
-"""The rate by steps: case 14."""
+"""The rate by steps: case 14, and half cosines."""
+
+import math
 
 import keras
 import numpy as np
 import pytest
 
-from zoo.training import StepSchedule
+from zoo.training import CosineRestarts, StepSchedule
 
 # Steps and rates of He et al. 2016 for deep nets of the original unit.
 PAPER = {0: 0.01, 399: 0.01, 400: 0.1, 31_999: 0.1, 32_000: 0.01, 48_000: 0.001}
@@ -152,3 +154,50 @@ def test_config_round_trip():
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         StepSchedule(**{"initial_rate": 0.1, **arguments})
+
+
+def test_cosine_restarts_at_every_step():
+    """Warm-up 0, .2, .4, .6 of .8; a cycle of 6 steps; one of 4 from half the rate."""
+    schedule = CosineRestarts(0.8, 14, [10], warmup_steps=4)
+    first = [0.4 * (1 + math.cos(math.pi * i / 6)) for i in range(6)]
+    second = [0.2 * (1 + math.cos(math.pi * i / 4)) for i in range(5)]
+    expected = [0.0, 0.2, 0.4, 0.6, *first, *second, 0.0]
+    assert np.allclose([float(schedule(s)) for s in range(16)], expected, atol=1e-7)
+    assert expected[4] == 0.8 and expected[10] == 0.4 and expected[14] == 0
+
+
+def test_one_cycle_is_keras_cosine():
+    ours = CosineRestarts(0.1, 100, warmup_steps=10)
+    keras_s = keras.optimizers.schedules.CosineDecay(
+        0.0, 90, warmup_target=0.1, warmup_steps=10
+    )
+    steps = range(0, 101)
+    assert np.allclose([ours(s) for s in steps], [keras_s(s) for s in steps], atol=1e-7)
+
+
+def test_cosine_restarts_come_back():
+    schedule = CosineRestarts(0.1, 50, (20, 30), factor=0.3, warmup_steps=5)
+    stored = keras.optimizers.schedules.serialize(schedule)
+    again = keras.optimizers.schedules.deserialize(stored)
+    assert type(again) is CosineRestarts and again.get_config() == schedule.get_config()
+    assert again.restarts == [20, 30] and float(again(20)) == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"initial_rate": 0}, "`initial_rate` must be a number above 0"),
+        ({"factor": float("nan")}, "`factor` must be a number above 0"),
+        ({"total_steps": 0}, "`total_steps` must be an integer"),
+        ({"restarts": 5}, "`restarts` must be a list"),
+        ({"restarts": [6, 5]}, "`restarts` must increase"),
+        ({"restarts": [0.5]}, "`restarts` must be an integer"),
+        ({"restarts": [2], "warmup_steps": 2}, "must lie between warm-up and end"),
+        ({"restarts": [10]}, "must lie between warm-up and end"),
+        ({"warmup_steps": 10}, "must lie between warm-up and end"),
+        ({"warmup_steps": -1}, "`warmup_steps` must be an integer"),
+    ],
+)
+def test_wrong_cosine_restarts(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CosineRestarts(**{"initial_rate": 0.1, "total_steps": 10, **arguments})

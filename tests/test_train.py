@@ -547,3 +547,17 @@ def test_decoupled_decay_leaves_biases_alone():
     for w in model.trainable_weights:
         factor = 1.0 if w.path.endswith("bias") else 1 - 0.1 * 0.5
         np.testing.assert_allclose(w.numpy(), factor * before[w.path], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "rates"),
+    [
+        (95, {0: 0, 250: 0.05, 500: 0.1, 20_000: 0.025, 33_750: 0.0125, 47_500: 0}),
+        (5, {0: 0, 250: 0.05, 500: 0.1, 1500: 0.05, 2500: 0}),  # cut before the restart
+    ],
+)
+def test_restarts_count_in_epochs(epochs, rates):
+    config = configs.load("highway_cnn_cifar10_11")
+    rate = train.make_optimizer(config, 500, epochs)._learning_rate
+    found = [float(rate(step)) for step in rates]
+    np.testing.assert_allclose(found, list(rates.values()), atol=1e-7)

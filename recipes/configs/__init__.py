@@ -33,6 +33,8 @@ class Config:
             arguments of `zoo.training.StepSchedule`, in steps at `rate_batch_size`;
             {"name": "cosine", "warmup_epochs": …} rises linearly from 0, over half of
             the steps at most, and falls along half a cosine to 0 at the last step;
+            with "restarts": […] it starts again after these epochs, each time from
+            "factor" of the rate before (`zoo.training.CosineRestarts`);
             {"name": "exponential", "decay_rate": …} multiplies it by that each epoch,
             little by little.
         rate_batch_size: batch size that rate and schedule are meant for: another

@@ -25,9 +25,9 @@ from zoo.models import HIGHWAY_VARIANTS
 CONFIG = dataclasses.replace(
     highway_cnn_cifar10_19.CONFIG,
     model={**HIGHWAY_VARIANTS["cifar_11"], "num_classes": 10, "dropout": 0.0},
-    epochs=40,
+    epochs=95,
     optimizer={**highway_cnn_cifar10_19.CONFIG.optimizer, "learning_rate": 0.1},
-    schedule={"name": "cosine", "warmup_epochs": 1},
+    schedule={"name": "cosine", "warmup_epochs": 1, "restarts": [40], "factor": 0.25},
     decay=1e-4,
     dtype_policy="mixed_bfloat16",
 )

@@ -6,11 +6,12 @@ from zoo.training.decay import set_decay
 from zoo.training.distillation import Distiller, HintTrainer
 from zoo.training.gate_monitor import GateMonitor
 from zoo.training.resume import Resume
-from zoo.training.schedules import StepSchedule
+from zoo.training.schedules import CosineRestarts, StepSchedule
 from zoo.training.sgd import SGD
 
 __all__ = [
     "SGD",
+    "CosineRestarts",
     "Distiller",
     "GateMonitor",
     "HintTrainer",

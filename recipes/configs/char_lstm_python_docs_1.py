@@ -9,6 +9,10 @@ are installed; whole topics and modules are held out.
 
 Departures: Adam at 1e-3 along half a cosine in place of SGD at 1 that is halved when
 the perplexity stops falling; the LSTMs' states start at zero every 35 words.
+
+Result: perplexity 44.7 a word on the held-out topics and modules (1 seed), 42 minutes
+on one CPU core of two, beside other work. From kernels of U(±.05), the paper's, it
+takes 1,500 of its 6,104 steps to get beyond how frequent words are.
 """
 
 from recipes.configs import Config

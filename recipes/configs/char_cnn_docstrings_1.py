@@ -5,6 +5,10 @@
 The encoder of Kim, Jernite, Sontag, Rush 2016, "Character-Aware Neural Language
 Models", small: word vectors of 525, their mean over the first 100 words, logits of
 NumPy, scikit-learn, Keras and TensorFlow. Whole modules are held out.
+
+Result: .590 on the 1,273 docstrings of the test set (1 seed; the largest class is
+.321), 17 minutes on one CPU core of two, beside other work. Two of three docstrings of
+Keras are taken for TensorFlow's; of scikit-learn's, 79 % are known.
 """
 
 from recipes.configs import Config

@@ -47,6 +47,14 @@ def test_gate_figure():
     assert np.array_equal(panels[0].images[0].get_array(), biases)
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_few_layers_are_counted_in_whole_numbers(layers):
+    gates = np.full((layers, 5), 0.5)
+    axis = plots.gate_figure(-gates, gates, gates, gates).axes[0]
+    shown = [t for t in axis.get_yticks() if 0.5 <= t <= layers + 0.5]
+    assert shown == list(range(1, layers + 1))
+
+
 def test_gates_share_the_scale_from_0_to_1():
     figure, _ = gate_figure()
     assert [axis.images[0].get_clim() for axis in figure.axes[1:3]] == [(0, 1)] * 2

@@ -776,7 +776,7 @@ def _show_image(axis, image):
 def _depth_axis(axis, label, layers):
     axis.set_xlabel(label)
     axis.set_xlim(0.5, layers + 0.5)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _height(layers, panels=1):
@@ -795,7 +795,7 @@ def _heat_map(axis, values, colours, limits):
         interpolation="nearest",
         extent=(0.5, values.shape[1] + 0.5, len(values) + 0.5, 0.5),
     )
-    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return image
 
 
